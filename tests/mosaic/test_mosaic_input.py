@@ -221,7 +221,7 @@ def test_parts_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     windows().mosaic(path)
     grid = tmp_path / "a.zarr.parts" / "grid" / "mosaic.json"
     text = grid.read_text()
-    for damaged in ("{", "[]", text.replace('"version": 1', '"version": 2')):
+    for damaged in ("{", "[]", text.replace('"version": 2', '"version": 1')):
         grid.write_text(damaged)
         with pytest.raises(TargetError, match="cannot be read"):
             windows().mosaic(path)

@@ -7,17 +7,17 @@ gets mixed up: each state holds a position and the value that belongs to it.
 
 from __future__ import annotations
 
+import itertools
 import os
-import re
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from xloader.cluster.cluster_tasks import dump
+from xloader.cluster.cluster_tasks import dump, pickling
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import ClusterError, OptionError, SourceAccessError
 from xloader.loader.loader import Loader
@@ -33,29 +33,6 @@ class WaitingPredictions(Protocol):
 
     def flush(self) -> None:
         """Write them."""
-
-
-_NOTED: Final[ContextVar[weakref.WeakSet[WaitingPredictions] | None]] = ContextVar(
-    "xloader.mosaics", default=None
-)
-
-
-@contextmanager
-def noted_mosaics() -> Iterator[weakref.WeakSet[WaitingPredictions]]:
-    """Collect the mosaics that are made in this thread, within the ``with`` block."""
-    noted: weakref.WeakSet[WaitingPredictions] = weakref.WeakSet()
-    token = _NOTED.set(noted)
-    try:
-        yield noted
-    finally:
-        _NOTED.reset(token)
-
-
-def note_mosaic(mosaic: WaitingPredictions) -> None:
-    """Tell of a new mosaic, where somebody collects them."""
-    noted = _NOTED.get()
-    if noted is not None:
-        noted.add(mosaic)
 
 
 MOST_ON_SCHEDULER_NBYTES: Final = 1 << 20
@@ -175,17 +152,13 @@ class FolderPlace:
                 given=str(self.folder),
                 remedy="pass a path= that the client and all workers reach under the same name",
             ) from error
-        attempt = max(_attempts(folder, "claim"), default=-1) + 1
-        while True:
+        for attempt in itertools.count(len(list(folder.glob("*.claim")))):
             path = _file(folder, attempt, "claim")
-            with writing(folder):
-                try:
-                    # Only one process makes a file that must not exist yet, on a shared disk too.
-                    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-                except FileExistsError:
-                    attempt += 1
-                else:
-                    return FolderClaim(rank, attempt, folder)
+            # Only one process makes a file that must not exist yet, on a shared disk too.
+            with writing(folder), suppress(FileExistsError):
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                break
+        return FolderClaim(rank, attempt, folder)
 
     def result(self, rank: int) -> bytes | None:
         """The pickle of a finished rank's result; None if the rank is not finished."""
@@ -229,9 +202,9 @@ class FolderClaim:
             raise _superseded(self.rank, "its job was begun anew") from error
 
     def _remove_states(self, end: int) -> None:
-        for attempt in _attempts(self.folder, "state"):
-            if attempt < end:
-                _file(self.folder, attempt, "state").unlink(missing_ok=True)
+        for path in self.folder.glob("*.state"):
+            if path < _file(self.folder, end, "state"):
+                path.unlink(missing_ok=True)
 
 
 RankClaim = SchedulerClaim | FolderClaim
@@ -242,20 +215,12 @@ def _file(folder: Path, attempt: int, suffix: str) -> Path:
     return folder / f"{attempt:06d}.{suffix}"
 
 
-def _attempts(folder: Path, suffix: str) -> list[int]:
-    """Numbers of the attempts that have a file with a suffix, ascending."""
-    names = (re.fullmatch(rf"(\d+)\.{suffix}", path.name) for path in folder.glob(f"*.{suffix}"))
-    return sorted(int(name[1]) for name in names if name is not None)
-
-
 def _newest(folder: Path, suffix: str) -> bytes | None:
     """The bytes of the latest attempt that has written a file with a suffix; None without any."""
-    while attempts := _attempts(folder, suffix):
-        try:
-            return _file(folder, attempts[-1], suffix).read_bytes()
-        except FileNotFoundError:
-            # An older attempt that is still at work has just replaced it by its own.
-            continue
+    while paths := sorted(folder.glob(f"*.{suffix}")):
+        # An older attempt that is still at work may just have replaced it by its own.
+        with suppress(FileNotFoundError):
+            return paths[-1].read_bytes()
     return None
 
 
@@ -286,18 +251,11 @@ class Checkpoint:
     attempt: int
     value: Any
 
-    def __init__(
-        self,
-        claim: RankClaim,
-        world_size: int,
-        loader: Loader,
-        value: Any,
-        mosaics: Iterable[WaitingPredictions],
-    ) -> None:
+    def __init__(self, claim: RankClaim, world_size: int, loader: Loader, value: Any) -> None:
         self.rank, self.world_size, self.attempt = claim.rank, world_size, claim.attempt
         self.value = value
         self._claim, self._loader = claim, loader
-        self._mosaics = mosaics
+        self._mosaics: weakref.WeakSet[WaitingPredictions] = weakref.WeakSet()
 
     def save(self, value: Any = None) -> None:
         """Keep the position of the loader, after its last batch, and a value, both at one stroke.
@@ -325,14 +283,10 @@ class Checkpoint:
         for mosaic in list(self._mosaics):
             if not mosaic.is_closed:
                 mosaic.flush()
-        try:
+        with pickling(
+            "the value of a checkpoint", value, "save numbers, arrays and names of files"
+        ):
             data = dump((self._loader.state_dict(), value))
-        except Exception as error:
-            raise OptionError(
-                "the value of a checkpoint cannot be pickled",
-                given=f"a {type(value).__name__} ({type(error).__name__}: {error})",
-                remedy="save numbers, arrays and names of files",
-            ) from error
         self._claim.save(data)
         self.value = value
 
@@ -351,6 +305,13 @@ def current_checkpoint(current: Checkpoint) -> Iterator[None]:
         yield
     finally:
         _CURRENT.reset(token)
+
+
+def note_mosaic(mosaic: WaitingPredictions) -> None:
+    """Let the checkpoint of this thread, if there is one, flush a mosaic before it saves."""
+    current = _CURRENT.get(None)
+    if current is not None:
+        current._mosaics.add(mosaic)
 
 
 def checkpoint() -> Checkpoint:

@@ -88,11 +88,16 @@ def collect_warnings(token: str) -> Iterator[list[Warned]]:
 
     Warnings of a task that fails become notes of its error.
     """
+    global _num_tasks
     collected: list[Warned] = []
     if token in _jobs_here:
         yield collected
         return
-    _begin()
+    with _lock:
+        _num_tasks += 1
+        if _num_tasks == 1:
+            _replaced.enter_context(warnings.catch_warnings())
+            forward_warnings(_collected.append)
     try:
         yield collected
     except BaseException as error:
@@ -100,15 +105,6 @@ def collect_warnings(token: str) -> Iterator[list[Warned]]:
             error.add_note(f"{warning.category.__name__}: {warning.message}")
         raise
     collected += _end()
-
-
-def _begin() -> None:
-    global _num_tasks
-    with _lock:
-        _num_tasks += 1
-        if _num_tasks == 1:
-            _replaced.enter_context(warnings.catch_warnings())
-            forward_warnings(_collected.append)
 
 
 def _end() -> list[Warned]:
@@ -289,13 +285,9 @@ def find_cluster(
     dask_client = active_client() if client is None else _checked(client)
     if dask_client is None:
         return None
-    try:
-        what, nbytes = "the samples", len(dump(recipe))
-        if nbytes <= MOST_SHARED_NBYTES:
-            what, nbytes = "the function or mask", nbytes + len(dump(beside)) + beside_nbytes()
-        fault = f"a pickle of {nbytes:,} bytes" if nbytes > MOST_SHARED_NBYTES else ""
-    except Exception as error:
-        fault = f"{type(error).__name__}: {error}"
+    what, (data, fault) = "the samples", dump_shared(recipe)
+    if not fault:
+        what, (_, fault) = "the function or mask", dump_shared(beside, len(data) + beside_nbytes())
     if not fault:
         tasks = ClusterTasks(dask_client)
         if waits:
@@ -322,25 +314,46 @@ def _checked(client: Any) -> Any:
     # A process that has a client has imported it.
     distributed = sys.modules.get("distributed")
     if distributed is None or not isinstance(client, distributed.Client):
-        raise _no_client(repr(client))
-    if client.asynchronous:
-        raise _no_client("an asynchronous client")
-    if is_closed(client):
-        raise _no_client("a client that was closed")
-    return client
-
-
-def _no_client(given: str) -> OptionError:
-    return OptionError(
+        fault = repr(client)
+    elif client.asynchronous:
+        fault = "an asynchronous client"
+    elif is_closed(client):
+        fault = "a client that was closed"
+    else:
+        return client
+    raise OptionError(
         "client is not a dask client that can be used here",
-        given=given,
+        given=fault,
         remedy="pass a distributed.Client, None for the active one, or False for this process",
     )
+
+
+@contextmanager
+def pickling(what: str, value: object, remedy: str) -> Iterator[None]:
+    """Name what cannot be pickled in the ``with`` block."""
+    try:
+        yield
+    except Exception as error:
+        raise OptionError(
+            f"{what} cannot be pickled",
+            given=f"a {type(value).__name__} ({type(error).__name__}: {error})",
+            remedy=remedy,
+        ) from error
 
 
 def dump(value: object) -> bytes:
     """Pickle a value for workers, functions of a notebook among it."""
     return bytes(cloudpickle.dumps(value))
+
+
+def dump_shared(value: object, nbytes_beside: int = 0) -> tuple[bytes, str]:
+    """Pickle a value for all workers; and say why it cannot be sent to them, if it cannot."""
+    try:
+        data = dump(value)
+    except Exception as error:
+        return b"", f"{type(error).__name__}: {error}"
+    nbytes = len(data) + nbytes_beside
+    return data, f"a pickle of {nbytes:,} bytes" if nbytes > MOST_SHARED_NBYTES else ""
 
 
 def _load(data: bytes) -> Any:

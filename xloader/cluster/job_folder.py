@@ -42,7 +42,7 @@ def _facts(code: CodeType) -> Iterator[object]:
 
 
 _JOB_FILE: Final = "job.json"
-_VERSION: Final = 2
+_VERSION: Final = 3
 
 _COMPARED: Final = (
     *("batch_size", "shuffle", "seed", "drop_last", "output", "on_error", "processes"),
@@ -63,13 +63,21 @@ def open_folder(
     folder = _as_folder(path)
     earlier = _read_job(folder)
     compared = {name.rpartition(".")[2]: attrgetter(name)(options) for name in _COMPARED}
-    facts = {"function": describe_function(fn), "options": compared}
+    facts = {"function": describe_function(fn), **compared}
     if earlier is not None and not overwrite:
-        _check_same(folder, earlier, facts)
+        before = earlier["facts"]
+        differing = [name for name, value in facts.items() if before.get(name) != value]
+        if differing:
+            raise TargetError(
+                f"the folder holds the checkpoints of a job with another {', '.join(differing)}",
+                given=", ".join(f"{name}={facts[name]!r}" for name in differing) + f" for {folder}",
+                allowed=", ".join(f"{name}={before.get(name)!r}" for name in differing),
+                remedy="pass the same as before, another path=, or overwrite=True to begin anew",
+            )
         job = earlier
     else:
         token = uuid.uuid4().hex[:12]
-        job = {"version": _VERSION, "token": token, **facts, "state": dict(state)}
+        job = {"version": _VERSION, "token": token, "facts": facts, "state": dict(state)}
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with whole_file(folder / _JOB_FILE) as file:
@@ -121,8 +129,7 @@ def _read_job(folder: Path) -> dict[str, Any] | None:
         token = job["token"]
         # It becomes part of a path.
         is_token = isinstance(token, str) and len(token) == 12 and token.isalnum()
-        is_known = job["version"] == _VERSION and is_token
-        if not (is_known and all(name in job for name in ("function", "options", "state"))):
+        if job["version"] != _VERSION or not is_token or not {"facts", "state"} <= job.keys():
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TargetError(
@@ -131,16 +138,3 @@ def _read_job(folder: Path) -> dict[str, Any] | None:
             remedy="choose another path=, where nothing lies",
         ) from error
     return job
-
-
-def _check_same(folder: Path, earlier: dict[str, Any], facts: dict[str, Any]) -> None:
-    before = {"function": earlier["function"], **earlier["options"]}
-    now = {"function": facts["function"], **facts["options"]}
-    differing = [name for name, value in now.items() if before.get(name) != value]
-    if differing:
-        raise TargetError(
-            f"the folder holds the checkpoints of a job with another {', '.join(differing)}",
-            given=", ".join(f"{name}={now[name]!r}" for name in differing) + f" for {folder}",
-            allowed=", ".join(f"{name}={before.get(name)!r}" for name in differing),
-            remedy="pass the same as before, another path=, or overwrite=True to begin anew",
-        )

@@ -110,17 +110,16 @@ class RankQueue:
         self._preferred = self._preferred or sorted(threads)
         free = Counter(threads)
         free.subtract(attempt.worker for attempt in self._running)
-        for rank in list(self.waiting):
-            worker = self._preferred[rank % len(self._preferred)] if self._preferred else ""
-            if free[worker] > 0:
-                self._send_to(rank, worker, threads)
-                free[worker] -= 1
-        for rank in list(self.waiting):
-            # Of workers with as many free threads, the first by address.
-            worker = max(sorted(threads), key=lambda name: free[name], default="")
-            if free[worker] > 0:
-                self._send_to(rank, worker, threads)
-                free[worker] -= 1
+        for is_preferred in (True, False):
+            for rank in list(self.waiting):
+                if is_preferred:
+                    worker = self._preferred[rank % len(self._preferred)] if threads else ""
+                else:
+                    # Of workers with as many free threads, the first by address.
+                    worker = max(sorted(threads), key=lambda name: free[name], default="")
+                if free[worker] > 0:
+                    self._send_to(rank, worker, threads)
+                    free[worker] -= 1
 
     def _send_to(self, rank: int, worker: str, threads: Mapping[str, int]) -> None:
         host = _host_of(worker)

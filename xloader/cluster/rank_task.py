@@ -11,16 +11,11 @@ from typing import Any, Final
 
 import cloudpickle
 
-from xloader.cluster.checkpoint_places import (
-    Checkpoint,
-    CheckpointPlace,
-    current_checkpoint,
-    noted_mosaics,
-)
-from xloader.cluster.cluster_tasks import collect_warnings, dump
+from xloader.cluster.checkpoint_places import Checkpoint, CheckpointPlace, current_checkpoint
+from xloader.cluster.cluster_tasks import collect_warnings, dump, pickling
 from xloader.core.cores import usable_cores
 from xloader.core.ranks import World
-from xloader.errors import ClosedError, OptionError, TransformError
+from xloader.errors import ClosedError, TransformError
 from xloader.loader.loader import Loader
 from xloader.loader.processes.process_messages import Warned
 from xloader.sources.arrays.dask_cluster import working_for_cluster
@@ -48,17 +43,6 @@ class RankWork:
         loader = self.samples.loader(**options, world=World(rank, world_size))
         return loader
 
-    def call(self, loader: Loader) -> Any:
-        """Call the function."""
-        try:
-            return self.fn(loader)
-        except SystemExit as error:
-            # It would end the worker, with all that other jobs have there.
-            raise TransformError(
-                f"the function ended with sys.exit({error.code!r})",
-                remedy="return from the function, or raise an error",
-            ) from error
-
 
 @dataclass(frozen=True, eq=False)
 class RankJob:
@@ -80,11 +64,19 @@ class RankJob:
         work: RankWork = cloudpickle.loads(self.data)
         with work.loader(rank, self.world_size, shares) as loader:
             loader.load_state_dict(state)
-            with noted_mosaics() as mosaics, _closed_if_cancelled(loader):
-                checkpoint = Checkpoint(claim, self.world_size, loader, value, mosaics)
-                with current_checkpoint(checkpoint):
-                    result = work.call(loader)
-        data = _pickled(result, rank)
+            checkpoint = Checkpoint(claim, self.world_size, loader, value)
+            with _closed_if_cancelled(loader), current_checkpoint(checkpoint):
+                try:
+                    result = work.fn(loader)
+                except SystemExit as error:
+                    # It would end the worker, with all that other jobs have there.
+                    raise TransformError(
+                        f"the function ended with sys.exit({error.code!r})",
+                        remedy="return from the function, or raise an error",
+                    ) from error
+        advice = "return numbers and arrays; for a model, model.state_dict() on the CPU"
+        with pickling("the result of a rank", result, advice):
+            data = dump(result)
         claim.finish(data)
         return data
 
@@ -141,14 +133,3 @@ def _closed_if_cancelled(loader: Loader) -> Iterator[None]:
     if is_cancelled:
         # A function that has caught the error of the loader has only a part of its result.
         raise ClosedError("the rank was cancelled", remedy="call xloader.dask.run again")
-
-
-def _pickled(result: object, rank: int) -> bytes:
-    try:
-        return dump(result)
-    except Exception as error:
-        raise OptionError(
-            "the result of a rank cannot be pickled",
-            given=f"a {type(result).__name__} of rank {rank} ({type(error).__name__}: {error})",
-            remedy="return numbers and arrays; for a model, model.state_dict() on the CPU",
-        ) from error

@@ -19,7 +19,7 @@ import cloudpickle
 import numpy as np
 
 from xloader.cluster.checkpoint_places import CheckpointPlace, SchedulerPlace
-from xloader.cluster.cluster_tasks import MOST_SHARED_NBYTES, dump, find_cluster
+from xloader.cluster.cluster_tasks import MOST_SHARED_NBYTES, dump_shared, find_cluster
 from xloader.cluster.job_folder import open_folder
 from xloader.cluster.rank_queue import RankQueue, no_worker
 from xloader.cluster.rank_task import RankJob, RankWork
@@ -132,7 +132,14 @@ def run(
     """
     _check_arguments(fn, samples, retries, worker_timeout, loader_options)
     client = _client_of(client, samples)
-    data = _pickled(RankWork(fn, samples, loader_options))
+    data, fault = dump_shared(RankWork(fn, samples, loader_options))
+    if fault:
+        raise OptionError(
+            "the function cannot be sent to the workers of a cluster",
+            given=fault,
+            allowed=f"at most {show_nbytes(MOST_SHARED_NBYTES)} when pickled",
+            remedy="open files and load models inside the function, from files that workers reach",
+        )
     with cluster_errors("running ranks", client), ExitStack() as at_end:
         if world_size is None:
             world_size = _num_workers(client, worker_timeout)
@@ -218,22 +225,3 @@ def _plan(samples: Samples | Interleaved, world_size: int, options: dict[str, An
     if isinstance(samples, Interleaved):
         return InterleavedLoader(samples.sets, checked, make_array_loader, np.asarray)
     return make_array_loader(samples.recipe, checked)
-
-
-def _pickled(work: RankWork) -> bytes:
-    fault = ""
-    try:
-        data = dump(work)
-    except Exception as error:
-        fault = f"{type(error).__name__}: {error}"
-    else:
-        if len(data) > MOST_SHARED_NBYTES:
-            fault = f"a pickle of {show_nbytes(len(data))}"
-    if fault:
-        raise OptionError(
-            "the function cannot be sent to the workers of a cluster",
-            given=fault,
-            allowed=f"at most {show_nbytes(MOST_SHARED_NBYTES)} when pickled",
-            remedy="open files and load models inside the function, from files that workers reach",
-        )
-    return data

@@ -20,7 +20,7 @@ from xloader.core.axis import Ints
 from xloader.core.messages import show_count
 from xloader.core.nbytes import parse_nbytes
 from xloader.errors import MemoryBudgetError, TargetError
-from xloader.mosaic.parts import Record, RecordReader, Shape, Slices
+from xloader.mosaic.parts import Record, RecordReader, Slices
 from xloader.mosaic.target_grid import Box, GridVariable, PlacedAxis, TargetGrid
 from xloader.sources.chunk_sizes import boxes_of
 
@@ -40,7 +40,7 @@ class MeanBlend:
     combine: Final = np.multiply
     """Gives the weights of two dimensions together."""
 
-    def __init__(self, shape: Shape, is_linear: bool) -> None:
+    def __init__(self, shape: tuple[int, ...], is_linear: bool) -> None:
         self.values = np.full(shape, np.nan)
         self.counts = np.zeros(shape, np.int32)
         self._totals = np.zeros(shape)
@@ -78,7 +78,7 @@ class CropBlend:
     combine: Final = np.add
     """Gives the squared distances along two dimensions together."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: tuple[int, ...]) -> None:
         self.values = np.full(shape, np.nan)
         self.counts = np.zeros(shape, np.int32)
         self._distances = np.full(shape, _FAR)
@@ -99,94 +99,60 @@ class CropBlend:
 
 
 class RecordIndex:
-    """Finds the predictions of a box of cells. Takes about 100 bytes for each sample."""
+    """Finds the predictions of a box of cells. Takes about 100 bytes for each sample.
+
+    `numbers` and `rows` say in which record, and in which of its rows, each prediction is.
+    """
 
     def __init__(self, grid: TargetGrid, records: Sequence[Record]) -> None:
         self._grid = grid
-        num_rows = [len(record.ids) for record in records]
+        # Concatenated with empty arrays, because there may be no record.
         ids = np.concatenate([np.zeros(0, np.int64), *(record.ids for record in records)])
         starts = np.concatenate(
             [np.zeros((0, len(grid.axes)), np.int64), *(record.starts for record in records)]
         )
-        # The rows of all records are counted through. Each record begins at one of these numbers.
-        self._begins = np.concatenate([[0], np.cumsum(num_rows, dtype=np.int64)[:-1]])
+        num_rows = [len(record.ids) for record in records]
+        numbers = np.repeat(np.arange(len(records)), num_rows)
+        rows = np.arange(len(ids)) - np.repeat(np.cumsum(num_rows) - num_rows, num_rows)
         # Equal ids stay in the order of the records.
         order = np.argsort(ids, kind="stable")
         is_new = np.diff(ids[order], prepend=-1) > 0
-        if not is_new.all():
-            self._check_twice(records, ids, order, is_new)
-            order = order[is_new]
-        # By place along the dimension with the most cells, because most boxes are cut there.
-        self._lead = int(np.argmax([axis.size for axis in grid.axes]))
-        order = order[np.argsort(starts[order, self._lead], kind="stable")]
-        self.ids, self._starts, self._rows = ids[order], starts[order], order
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def within(self, variable: GridVariable, box: Box) -> tuple[Ints, Ints, Ints]:
-        """The predictions that may have cells in a box."""
-        bounds = dict(zip(variable.dims, box, strict=True))
-        lead = self._grid.axes[self._lead]
-        hits = self._near(lead, *bounds[lead.dim])
-        for number, axis in enumerate(self._grid.axes):
-            if number != self._lead:
-                hits = hits[_touches(axis, self._starts[hits, number], *bounds[axis.dim])]
-        hits = hits[np.argsort(self.ids[hits])]
-        return *self._places(self._rows[hits]), self._starts[hits]
-
-    def _places(self, rows: Ints) -> tuple[Ints, Ints]:
-        """The record of each row, and its number within the record."""
-        numbers = np.searchsorted(self._begins, rows, side="right") - 1
-        return numbers, rows - self._begins[numbers]
-
-    def _check_twice(
-        self, records: Sequence[Record], ids: Ints, order: Ints, is_new: NDArray[np.bool_]
-    ) -> None:
-        """Check that samples that were written twice have the same predictions both times."""
-        shapes = [self._grid.row_shape(variable) for variable in self._grid.variables]
-        with RecordReader(records, shapes) as reader:
+        with RecordReader(grid, records) as reader:
             for again in np.flatnonzero(~is_new):
-                numbers, rows = self._places(order[again - 1 : again + 1])
-                pair = list(zip(numbers.tolist(), rows.tolist(), strict=True))
-                is_same = len({records[number].dtype for number, _ in pair}) == 1 and all(
-                    _is_same(reader, pair, variable, shape) for variable, shape in enumerate(shapes)
-                )
-                if not is_same:
-                    paths = [str(records[number].path) for number, _ in pair]
+                first, second = order[again - 1 : again + 1].tolist()
+                pair = [(int(numbers[number]), int(rows[number])) for number in (first, second)]
+                if not reader.is_same(*pair):
+                    paths = [records[number].path for number, _ in pair]
                     raise TargetError(
                         "a sample was written twice, with different predictions",
-                        given=f"id {ids[order[again]]} in {paths[0]} and {paths[1]}",
+                        given=f"id {ids[first]} in {paths[0]} and {paths[1]}",
                         remedy="delete one of these two files, write its samples again, and merge",
                     )
+        order = order[is_new]
+        # By place along the dimension with the most cells, because most boxes are cut there.
+        self._lead = int(np.argmax([0 if axis.wraps else axis.size for axis in grid.axes]))
+        order = order[np.argsort(starts[order, self._lead], kind="stable")]
+        self._ids, self.starts = ids[order], starts[order]
+        self.numbers, self.rows = numbers[order], rows[order]
 
-    def _near(self, axis: PlacedAxis, begin: int, end: int) -> Ints:
-        """Numbers of the predictions that may touch ``[begin, end)`` along the sorted dimension."""
-        starts = self._starts[:, self._lead]
-        turns = (0, axis.size) if axis.wraps else (0,)
-        spans = [
-            np.searchsorted(starts, [begin + turn - axis.reach + 1, end + turn]) for turn in turns
-        ]
-        if len(spans) == 2 and spans[1][0] < spans[0][1]:
-            spans = [np.array([min(spans[0][0], spans[1][0]), max(spans[0][1], spans[1][1])])]
-        return np.concatenate([np.arange(lo, hi) for lo, hi in spans])
+    def __len__(self) -> int:
+        return len(self._ids)
 
-
-def _touches(axis: PlacedAxis, starts: Ints, begin: int, end: int) -> NDArray[np.bool_]:
-    """Whether windows reach over some cells ``[begin, end)``."""
-    is_near = (starts < end) & (starts + axis.reach > begin)
-    if axis.wraps:
-        is_near |= starts + axis.reach > begin + axis.size
-    return is_near
-
-
-def _is_same(
-    reader: RecordReader, pair: list[tuple[int, int]], variable: int, shape: tuple[int, ...]
-) -> bool:
-    whole = tuple(slice(0, size) for size in shape)
-    first, second = (reader.slabs(number, row, variable, whole) for number, row in pair)
-    # Compared as bits, so that NaN equals NaN.
-    return all(a.tobytes() == b.tobytes() for (_, a), (_, b) in zip(first, second, strict=True))
+    def within(self, variable: GridVariable, box: Box) -> Ints:
+        """Places here of the predictions that may have cells in a box, in the order of ids."""
+        bounds = dict(zip(variable.dims, box, strict=True))
+        lead, hits = self._grid.axes[self._lead], np.arange(len(self))
+        if not lead.wraps:
+            begin, end = bounds[lead.dim]
+            ends = begin - lead.reach + 1, end
+            hits = hits[slice(*np.searchsorted(self.starts[:, self._lead], ends))]
+        for number, axis in enumerate(self._grid.axes):
+            starts, (begin, end) = self.starts[hits, number], bounds[axis.dim]
+            is_near = (starts < end) & (starts + axis.reach > begin)
+            if axis.wraps:
+                is_near |= starts + axis.reach > begin + axis.size
+            hits = hits[is_near]
+        return hits[np.argsort(self._ids[hits])]
 
 
 _FIXED_NBYTES: Final = 12 << 20
@@ -258,7 +224,7 @@ def merge_boxes(
     sizes = [_box_shape(variable, memory) for variable in grid.variables]
     index, dtype = RecordIndex(grid, records), merged_dtype(records)
     num_covered = most = 0
-    with RecordReader(records, [grid.row_shape(variable) for variable in grid.variables]) as reader:
+    with RecordReader(grid, records) as reader:
         for number, variable in enumerate(grid.variables):
             values, coverage = arrays[number]
             for box in boxes_of(variable.shape, sizes[number]):
@@ -274,7 +240,7 @@ def merge_boxes(
     return MosaicSummary(grid.num_ids, len(index), num_cells, num_cells - num_covered, most)
 
 
-def _box_shape(variable: GridVariable, memory: int | str) -> Shape:
+def _box_shape(variable: GridVariable, memory: int | str) -> tuple[int, ...]:
     """The shape of the boxes: as many whole chunks as fit in memory, the last dimensions first."""
     allowed = (parse_nbytes(memory) - _FIXED_NBYTES) // _BOX_NBYTES
     shape = list(variable.chunks)
@@ -298,30 +264,24 @@ def _blend_box(
 ) -> tuple[NDArray[Any], NDArray[np.int32]] | None:
     """Values and coverage of the cells of a box; None if no window covers any."""
     variable = grid.variables[number]
-    predictions = index.within(variable, box)
-    if not len(predictions[0]):
+    hits = index.within(variable, box)
+    if not len(hits):
         return None
     shape = tuple(end - begin for begin, end in box)
     blend = CropBlend(shape) if grid.blend == "crop" else MeanBlend(shape, grid.blend == "linear")
     placed = [
         (dim, axis) for dim, axis in enumerate(map(grid.axis_of, variable.dims)) if axis is not None
     ]
-    for record, row, starts in _rows(*predictions):
-        for elements, cells in _pieces(grid, variable, starts, box):
+    # One by one, because Python's numbers take far more memory than arrays.
+    for hit in map(int, hits):
+        record, row = int(index.numbers[hit]), int(index.rows[hit])
+        for elements, cells in _pieces(grid, variable, index.starts[hit].tolist(), box):
             weights = [(dim, blend.weights(axis, elements[dim])) for dim, axis in placed]
             for part, values in reader.slabs(record, row, number, elements):
                 factors = [_along(weight[part[dim]], dim, len(box)) for dim, weight in weights]
                 at = tuple(map(_cut, cells, part))
                 blend.add(at, values, functools.reduce(blend.combine, factors))
     return blend.values, blend.counts
-
-
-def _rows(numbers: Ints, rows: Ints, starts: Ints) -> Iterator[tuple[int, int, list[int]]]:
-    """The predictions one by one, as Python's numbers, which take far more memory than arrays."""
-    for begin in range(0, len(rows), 4096):
-        part = slice(begin, begin + 4096)
-        columns = (numbers[part].tolist(), rows[part].tolist(), starts[part].tolist())
-        yield from zip(*columns, strict=True)
 
 
 def _pieces(

@@ -146,7 +146,7 @@ def _take_turn(lock: IO[bytes], target: Path) -> None:
 
 
 def _merge(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
-    damaged = parts.damaged()
+    damaged = [path for path, record in parts.files().items() if record is None]
     if damaged:
         warn_caller(
             f"{len(damaged)} files of predictions are damaged, and are left out; the first is "
@@ -196,33 +196,25 @@ def _write(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
 
 def _make_arrays(path: Path, grid: TargetGrid, records: list[Record]) -> list[MergeArrays]:
     """Make the arrays of all variables, which are NaN, and of their coverage, which is 0."""
-    dtype = merged_dtype(records)
-    made: dict[str, MergeArrays] = {}
-    zarr.create_group(str(path / COVERAGE), zarr_format=3)
-    for group, variables in groups_of(grid).items():
-        with xr.open_zarr(path, group=group or None, consolidated=False) as labels:
-            indexes = xr.Dataset(coords={dim: labels[dim].variable for dim in labels.xindexes})
-            indexes = indexes.load().drop_encoding()
-        counted = path / COVERAGE / group
-        indexes.to_zarr(counted, mode="a", zarr_format=3, consolidated=False)
-        values = zarr.open_group(str(path / group), mode="r+")
-        counts = zarr.open_group(str(counted), mode="r+")
-        for variable in variables:
-            shared: dict[str, Any] = {
-                "name": name_within(group, variable.name),
-                "shape": variable.shape,
-                "chunks": variable.chunks,
-                "dimension_names": [name_within(group, dim) for dim in variable.dims],
-            }
-            attrs: dict[str, Any] = {"long_name": f"number of windows that cover {variable.name}"}
-            source_attrs = dict(variable.attrs)
-            made[variable.name] = (
-                values.create_array(
-                    dtype=dtype, fill_value=np.nan, attributes=source_attrs, **shared
-                ),
-                counts.create_array(dtype=np.int32, fill_value=0, attributes=attrs, **shared),
-            )
-    return [made[variable.name] for variable in grid.variables]
+    dtype, made = merged_dtype(records), []
+    for variable in grid.variables:
+        group = group_of(variable.name)
+        shared: dict[str, Any] = {
+            "name": variable.name,
+            "shape": variable.shape,
+            "chunks": variable.chunks,
+            "dimension_names": [name_within(group, dim) for dim in variable.dims],
+        }
+        attrs: dict[str, Any] = {"long_name": f"number of windows that cover {variable.name}"}
+        source_attrs = dict(variable.attrs)
+        values = zarr.create_array(
+            str(path), dtype=dtype, fill_value=np.nan, attributes=source_attrs, **shared
+        )
+        counts = zarr.create_array(
+            str(path / COVERAGE), dtype=np.int32, fill_value=0, attributes=attrs, **shared
+        )
+        made.append((values, counts))
+    return made
 
 
 def open_merged(target: Path, grid: TargetGrid, labels: xr.Dataset, group: str = "") -> xr.Dataset:

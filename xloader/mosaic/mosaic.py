@@ -116,7 +116,7 @@ class Mosaic:
         self._waiting: list[tuple[Ints, NDArray[Any]]] = []
         self._waiting_nbytes = 0
         self._flushed_at = time.monotonic()
-        self._merged: tuple[xr.Dataset, xr.Dataset] | None = None
+        self._merged: dict[str, xr.Dataset] = {}
         self.is_closed = False
         self.num_skipped = 0
         note_mosaic(self)
@@ -177,8 +177,7 @@ class Mosaic:
         TargetError
             If the mosaic is not merged yet.
         """
-        self._require_summary()
-        return self._opened("") if self._merged is None else self._merged[0]
+        return self._result("")
 
     @property
     def coverage(self) -> xr.Dataset:
@@ -189,8 +188,7 @@ class Mosaic:
         TargetError
             If the mosaic is not merged yet.
         """
-        self._require_summary()
-        return self._opened(COVERAGE) if self._merged is None else self._merged[1]
+        return self._result(COVERAGE)
 
     def is_done(self, ids: Batch | ArrayLike) -> NDArray[np.bool_]:
         """Whether samples have a prediction already, so that it need not be computed.
@@ -257,23 +255,19 @@ class Mosaic:
             )
         row_ids, is_padding = self._rows.of(ids, selected)
         checked = as_predictions(predictions, len(row_ids), self._grid.layout)
-        kept = ~is_padding
-        self._check_twice(row_ids[kept])
-        kept &= self._states[row_ids] == _NOT_DONE
-        if self._is_weighted:
-            first = np.zeros(len(row_ids), bool)
-            rows = np.flatnonzero(kept)
-            first[rows[np.unique(row_ids[rows], return_index=True)[1]]] = True
-            kept = first
-        self.num_skipped += int(np.count_nonzero(~is_padding & ~kept))
-        if not kept.any():
+        self._check_twice(row_ids[~is_padding])
+        rows = np.flatnonzero(~is_padding & (self._states[row_ids] == _NOT_DONE))
+        # Weighted samples may be in a batch several times.
+        rows = rows[np.unique(row_ids[rows], return_index=True)[1]]
+        self.num_skipped += int(np.count_nonzero(~is_padding)) - len(rows)
+        if not len(rows):
             return
         if self._waiting and self._waiting[0][1].dtype != checked.dtype:
             self.flush()
-        values = checked[kept]
-        self._waiting.append((row_ids[kept], values))
+        values = self._grid.rows_of(checked[rows])
+        self._waiting.append((row_ids[rows], values))
         self._waiting_nbytes += values.nbytes
-        self._states[row_ids[kept]] = _DONE_NOW
+        self._states[row_ids[rows]] = _DONE_NOW
         is_late = time.monotonic() - self._flushed_at >= _FLUSH_SECONDS
         if self._waiting_nbytes >= _FLUSH_NBYTES or is_late:
             self.flush()
@@ -294,11 +288,9 @@ class Mosaic:
         self._flushed_at = time.monotonic()
         if not self._waiting:
             return
-        ids = np.concatenate([row_ids for row_ids, _ in self._waiting])
-        rows = [self._grid.rows_of(predictions) for _, predictions in self._waiting]
-        starts = self._grid.starts_of(ids)
+        ids, values = map(np.concatenate, zip(*self._waiting, strict=True))
         try:
-            self._parts.add(ids, starts, list(map(np.concatenate, zip(*rows, strict=True))))
+            self._parts.add(ids, self._grid.starts_of(ids), values)
         except SourceAccessError:
             if not self._take_merged():
                 raise
@@ -362,15 +354,15 @@ class Mosaic:
         ]
         self.summary = merge_boxes(grid, records, arrays, self._memory)
         self._parts = MemoryParts()
-        pairs = list(zip(grid.variables, arrays, strict=True))
-        values = {
-            variable.name: (variable.dims, out[0], dict(variable.attrs)) for variable, out in pairs
-        }
-        counts = {variable.name: (variable.dims, out[1]) for variable, out in pairs}
+        values, counts = {}, {}
+        for variable, (merged, coverage) in zip(grid.variables, arrays, strict=True):
+            values[variable.name] = (variable.dims, merged, dict(variable.attrs))
+            counts[variable.name] = (variable.dims, coverage)
         indexes = xr.Coordinates(
             {dim: self._labels[dim] for dim in self._labels.dims if dim in self._labels.xindexes}
         )
-        self._merged = (xr.Dataset(values, self._labels.coords), xr.Dataset(counts, indexes))
+        self._merged[""] = xr.Dataset(values, self._labels.coords)
+        self._merged[COVERAGE] = xr.Dataset(counts, indexes)
 
     def _check_twice(self, ids: Ints) -> None:
         """Check that no sample is written twice in one run, unless its weight repeats it."""
@@ -409,8 +401,10 @@ class Mosaic:
         self.summary, self._was_complete = opened, True
         return MemoryParts()
 
-    def _opened(self, group: str) -> xr.Dataset:
-        assert self.target is not None
+    def _result(self, group: str) -> xr.Dataset:
+        self._require_summary()
+        if self.target is None:
+            return self._merged[group]
         return open_merged(self.target, self._grid.target, self._labels, group)
 
     def _require_open(self) -> None:

@@ -4,27 +4,27 @@ Beside the target ``forecast.zarr`` lies a folder until every sample has been wr
 
     forecast.zarr.parts/
         grid/mosaic.json              the variables, and where windows are placed
-        grid/labels.zarr/             the coordinates
-        rank-0000/3f2a9c51-0000.records
+        grid/labels.zarr/             the coordinates, also of the coverage
+        rank-0000/3f2a9c51-000000.records
         rank-0001/...
 
 Each rank adds files to its own folder, and changes none. A file of *records* holds the predictions
-of some samples: one line of JSON, then the ids, the starts, and the predictions of each variable.
-It appears at one stroke; one that is shorter or longer than its first line says does not count.
+of some samples, as three arrays in NumPy's format: a checksum of the second; ids and starts; and
+the predictions, those of all variables of a sample in one row. It appears at one stroke; one that
+is shorter or longer than that, or of another mosaic, does not count.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+import itertools
 import math
+import os
 import uuid
 import zlib
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import FileIO
-from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.errors import OptionError, TargetError
-from xloader.mosaic.target_grid import GridVariable, TargetGrid
+from xloader.mosaic.target_grid import COVERAGE, GridVariable, TargetGrid
 from xloader.sources.stores.write_places import (
     check_stored_names,
     whole_file,
@@ -43,51 +43,37 @@ from xloader.sources.stores.write_places import (
     writing,
 )
 
-_MOST_HEAD: Final = 1 << 16
 _SLAB_NBYTES: Final = 1 << 20
 """Bytes of a row that are read at a time."""
 _MOST_OPEN: Final = 64
 
-Shape = tuple[int, ...]
 Slices = tuple[slice, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """The predictions of some samples.
+    """The predictions of some samples, in memory or in a file.
 
-    `starts` has shape (n, num_axes).
+    `starts` has shape (n, num_axes), `values` (n, row_size).
     """
 
     ids: Ints
     starts: Ints
     dtype: np.dtype
-    path: Path | None = None
+    values: NDArray[Any] | None = None
+    path: Path = Path()
     offset: int = 0
-    rows: Sequence[NDArray[Any]] = ()
 
 
-def write_record(
-    path: Path, key: str, ids: Ints, starts: Ints, rows: Sequence[NDArray[Any]]
-) -> None:
+def write_record(path: Path, key: str, ids: Ints, starts: Ints, values: NDArray[Any]) -> None:
     """Write a file of records at one stroke.
 
-    `starts` has shape (n, num_axes).
+    `starts` has shape (n, num_axes), `values` (n, row_size).
     """
-    body = ids.astype("<i8").tobytes() + starts.astype("<i8").tobytes()
-    little = rows[0].dtype.newbyteorder("<")
-    head = {
-        "key": key,
-        "num_rows": len(ids),
-        "num_axes": starts.shape[1],
-        "crc32": zlib.crc32(body),
-        "dtype": little.str,
-        "nbytes": len(body) + sum(array.nbytes for array in rows),
-    }
+    places = np.column_stack([ids, starts])
     with whole_file(path) as file:
-        file.write(json.dumps(head).encode() + b"\n" + body)
-        for array in rows:
-            file.write(np.ascontiguousarray(array, little).data)
+        for array in (_checksum(places, key), places, values):
+            np.save(file, array)
 
 
 def read_record(path: Path, key: str) -> Record | None:
@@ -97,100 +83,98 @@ def read_record(path: Path, key: str) -> Record | None:
     """
     try:
         with open(path, "rb") as file:
-            line = file.readline(_MOST_HEAD)
-            head = json.loads(line)
-            num, num_axes = int(head["num_rows"]), int(head["num_axes"])
-            if head["key"] != key or path.stat().st_size != len(line) + head["nbytes"]:
-                return None
-            body = file.read(8 * num * (1 + num_axes))
-            dtype = np.dtype(head["dtype"])
-    except (OSError, ValueError, KeyError, TypeError):
+            checksum, places = np.load(file), np.load(file)
+            np.lib.format.read_magic(file)
+            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+            begin, end = file.tell(), file.seek(0, os.SEEK_END)
+            is_whole = end - begin == math.prod(shape) * dtype.itemsize
+    except Exception:
+        # NumPy raises errors of many types for files that are damaged.
         return None
-    if zlib.crc32(body) != head["crc32"] or dtype.kind != "f":
+    if not is_whole or checksum != _checksum(places, key):
         return None
-    numbers = np.frombuffer(body, "<i8").astype(np.int64)
-    starts = numbers[num:].reshape(num, num_axes)
-    return Record(numbers[:num], starts, dtype, path, len(line) + len(body))
+    return Record(places[:, 0], places[:, 1:], dtype, path=path, offset=begin)
+
+
+def _checksum(places: Ints, key: str) -> np.uint32:
+    return np.uint32(zlib.crc32(key.encode() + places.tobytes()))
 
 
 class RecordReader:
     """Reads pieces of predictions from records. It keeps some files open, until it is closed."""
 
-    def __init__(self, records: Sequence[Record], row_shapes: Sequence[Shape]) -> None:
+    def __init__(self, grid: TargetGrid, records: Sequence[Record]) -> None:
         self._records = records
-        self._row_shapes = row_shapes
-        self._row_sizes = [math.prod(shape) for shape in row_shapes]
-        self._open: OrderedDict[int, FileIO] = OrderedDict()
+        self._shapes = [grid.row_shape(variable) for variable in grid.variables]
+        # Where each variable begins in a row, and where the row ends.
+        self._begins = [0, *itertools.accumulate(map(math.prod, self._shapes))]
+        self._open: dict[Path, FileIO] = {}
 
     def __enter__(self) -> RecordReader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        while self._open:
-            self._open.popitem()[1].close()
+        for file in self._open.values():
+            file.close()
 
     def slabs(
         self, number: int, row: int, variable: int, wanted: Slices
     ) -> Iterator[tuple[Slices, NDArray[Any]]]:
-        """Pieces of the prediction of one sample, which together are the wanted one."""
-        record = self._records[number]
-        if record.path is None:
-            values = record.rows[variable][row][wanted]
-            yield tuple(slice(0, size) for size in values.shape), values
-            return
-        file = self._file(number, record.path)
-        shape, item = self._row_shapes[variable], record.dtype.itemsize
-        before = len(record.ids) * sum(self._row_sizes[:variable])
-        origin = record.offset + item * (before + row * self._row_sizes[variable])
-        for piece in _pieces(shape, wanted, item):
-            depth = next(
-                (d for d, span in enumerate(piece) if span.stop - span.start > 1), len(piece) - 1
-            )
-            # All axes before this one have one element, so whole rows of the rest are contiguous.
-            rest = shape[depth + 1 :]
-            starts = [span.start for span in piece[: depth + 1]]
-            first = int(np.ravel_multi_index(starts, shape[: depth + 1]))
-            num = piece[depth].stop - piece[depth].start
-            slab = np.empty((num, *rest), record.dtype)
-            _read_into(file, slab, origin + item * first * math.prod(rest), record.path)
+        """Pieces of the prediction of one sample, which together are the wanted one.
+
+        For each, few bytes are read, without a gap.
+        """
+        record, shape = self._records[number], self._shapes[variable]
+        # Slabs are cut along this axis: those before have one element in each, those behind all.
+        axis, below = 0, shape[1:]
+        while below and (
+            wanted[axis].stop - wanted[axis].start == 1
+            or math.prod(below) * record.dtype.itemsize > _SLAB_NBYTES
+        ):
+            axis, below = axis + 1, below[1:]
+        size, along = math.prod(below), wanted[axis]
+        step = max(_SLAB_NBYTES // (size * record.dtype.itemsize), 1)
+        above = (range(span.start, span.stop) for span in wanted[:axis])
+        for *outer, begin in itertools.product(*above, range(along.start, along.stop, step)):
+            count = min(step, along.stop - begin)
+            first = 0
+            for place, length in zip((*outer, begin), shape, strict=False):
+                first = first * length + place
+            flat = self._read(number, row, self._begins[variable] + first * size, count * size)
+            slab = flat.reshape(count, *below)[(slice(None), *wanted[axis + 1 :])]
+            cuts = [slice(place, place + 1) for place in outer]
+            piece = [*cuts, slice(begin, begin + count), *wanted[axis + 1 :]]
             where = tuple(
-                slice(span.start - all_.start, span.stop - all_.start)
-                for span, all_ in zip(piece, wanted, strict=True)
+                slice(span.start - whole.start, span.stop - whole.start)
+                for span, whole in zip(piece, wanted, strict=True)
             )
-            values = slab[(slice(None), *piece[depth + 1 :])]
-            yield where, values.reshape([span.stop - span.start for span in piece])
+            yield where, slab.reshape([span.stop - span.start for span in piece])
 
-    def _file(self, number: int, path: Path) -> FileIO:
-        if number not in self._open:
-            if len(self._open) >= _MOST_OPEN:
-                self._open.popitem(last=False)[1].close()
-            self._open[number] = FileIO(path)
-        self._open.move_to_end(number)
-        return self._open[number]
+    def is_same(self, first: tuple[int, int], second: tuple[int, int]) -> bool:
+        """Whether two rows, each of a record, agree in all bits; NaN equals NaN then."""
+        dtypes = {self._records[number].dtype for number, _ in (first, second)}
+        step = _SLAB_NBYTES // 8
+        cuts = [(at, min(step, self._begins[-1] - at)) for at in range(0, self._begins[-1], step)]
+        return len(dtypes) == 1 and all(
+            self._read(*first, *cut).tobytes() == self._read(*second, *cut).tobytes()
+            for cut in cuts
+        )
 
-
-def _pieces(shape: Shape, wanted: Slices, itemsize: int) -> Iterator[Slices]:
-    """Cut what is wanted into pieces, for each of which few contiguous bytes are read."""
-    split = 0
-    # One element along the split axis, with all of the axes behind it, is one slab at most.
-    while split < len(shape) - 1 and math.prod(shape[split + 1 :]) * itemsize > _SLAB_NBYTES:
-        split += 1
-    each = max(_SLAB_NBYTES // (math.prod(shape[split + 1 :]) * itemsize), 1)
-    along = wanted[split]
-    cuts = [slice(a, min(a + each, along.stop)) for a in range(along.start, along.stop, each)]
-    for outer in product(*(range(span.start, span.stop) for span in wanted[:split])):
-        for cut in cuts:
-            yield (*(slice(i, i + 1) for i in outer), cut, *wanted[split + 1 :])
-
-
-def _read_into(file: FileIO, array: NDArray[Any], offset: int, path: Path) -> None:
-    file.seek(offset)
-    view = memoryview(array.data).cast("B")
-    while len(view):
-        num = file.readinto(view)
-        if not num:
-            raise EOFError(f"{path} became shorter while it was read")
-        view = view[num:]
+    def _read(self, number: int, row: int, begin: int, count: int) -> NDArray[Any]:
+        """Some numbers of a row, one after another."""
+        record = self._records[number]
+        if record.values is not None:
+            return record.values[row, begin : begin + count]
+        file = self._open.pop(record.path, None) or FileIO(record.path)
+        self._open[record.path] = file
+        if len(self._open) > _MOST_OPEN:
+            self._open.pop(next(iter(self._open))).close()
+        file.seek(record.offset + record.dtype.itemsize * (row * self._begins[-1] + begin))
+        # `numpy.fromfile` is slower for the short rows of small windows.
+        flat = np.empty(count, record.dtype)
+        if file.readinto(flat.data.cast("B")) != flat.nbytes:
+            raise EOFError(f"{record.path} became shorter while it was read")
+        return flat
 
 
 def group_of(name: str) -> str:
@@ -251,9 +235,9 @@ class MemoryParts:
     def __init__(self) -> None:
         self._records: list[Record] = []
 
-    def add(self, ids: Ints, starts: Ints, rows: Sequence[NDArray[Any]]) -> None:
+    def add(self, ids: Ints, starts: Ints, values: NDArray[Any]) -> None:
         """Add the predictions of some samples. The arrays are kept, not copied."""
-        self._records.append(Record(ids, starts, rows[0].dtype, rows=rows))
+        self._records.append(Record(ids, starts, values.dtype, values))
 
     def records(self) -> list[Record]:
         """All records, in the order in which they were added."""
@@ -274,24 +258,22 @@ class FolderParts:
         self._token = uuid.uuid4().hex[:8]
         self._num_files = 0
 
-    def add(self, ids: Ints, starts: Ints, rows: Sequence[NDArray[Any]]) -> None:
+    def add(self, ids: Ints, starts: Ints, values: NDArray[Any]) -> None:
         """Add the predictions of some samples, as a file of this rank."""
         with writing(self.folder):
             self._rank_folder.mkdir(exist_ok=True)
         name = f"{self._token}-{self._num_files:06d}.records"
-        write_record(self._rank_folder / name, self.key, ids, starts, rows)
+        write_record(self._rank_folder / name, self.key, ids, starts, values)
         self._num_files += 1
 
     def records(self) -> list[Record]:
         """The records of all ranks, by rank and name of file."""
-        paths = sorted(self.folder.glob("rank-*/*.records"))
-        records = (read_record(path, self.key) for path in paths)
-        return [record for record in records if record is not None]
+        return [record for record in self.files().values() if record is not None]
 
-    def damaged(self) -> list[Path]:
-        """Files of records that cannot be read, and so do not count."""
+    def files(self) -> dict[Path, Record | None]:
+        """All files of records; with None for those that cannot be read, and so do not count."""
         paths = sorted(self.folder.glob("rank-*/*.records"))
-        return [path for path in paths if read_record(path, self.key) is None]
+        return {path: read_record(path, self.key) for path in paths}
 
 
 def parts_folder(target: Path) -> Path:
@@ -334,8 +316,12 @@ def _make(folder: Path, grid: TargetGrid, labels: xr.Dataset) -> None:
         (made / GRID_FILE.name).write_text(grid.to_json(), "utf-8")
         stored = made / LABELS.name
         zarr.create_group(str(stored), zarr_format=3)
+        zarr.create_group(str(stored / COVERAGE), zarr_format=3)
         for group, coords in label_groups(grid, labels):
-            coords.to_zarr(stored, group=group or None, mode="a", zarr_format=3, consolidated=False)
+            indexes = coords.drop_vars(set(coords.coords) - set(coords.xindexes))
+            for name, part in ((group, coords), (f"{COVERAGE}/{group}", indexes)):
+                path = name.strip("/") or None
+                part.to_zarr(stored, group=path, mode="a", zarr_format=3, consolidated=False)
 
 
 def done_ids(records: Sequence[Record]) -> Ints:

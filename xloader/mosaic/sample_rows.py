@@ -83,7 +83,7 @@ class SampleRows:
         self._recipe = recipe
         self._subset = _unweighted(recipe)
         # The samples of the batches before, which need not be compared again.
-        self._known: tuple[Recipe, Ints | None] | None = None
+        self._known: tuple[Recipe | None, bytes | None] = None, None
 
     def of(
         self, ids: Batch | ArrayLike, selected: ArrayLike | None = None
@@ -113,10 +113,10 @@ class SampleRows:
         if recipe is None:
             # Made by hand or in another process. Only the ids are known.
             return
-        if self._known is not None:
-            known, chosen = self._known
-            if known is recipe and _is_same(chosen, among):
-                return
+        known, chosen = self._known
+        selection = None if among is None else among.tobytes()
+        if known is recipe and chosen == selection:
+            return
         subset = self._subset if among is None else self._subset.select(among)
         is_placed_alike = _places(recipe.planned) == _places(self._recipe)
         if not is_placed_alike or _unweighted(recipe) != subset:
@@ -134,7 +134,7 @@ class SampleRows:
                 "ids[batch.ids], prediction); otherwise make the mosaic with the samples that the "
                 "loader has",
             )
-        self._known = recipe, among
+        self._known = recipe, selection
 
 
 def _places(recipe: Recipe) -> tuple[Any, ...]:
@@ -148,9 +148,3 @@ def _unweighted(recipe: Recipe) -> Subset:
     """The subset of a recipe without weights, which change no id."""
     subset = recipe.subset or Subset(len(recipe.require_windows()))
     return replace(subset, weights=None, num_draws=None)
-
-
-def _is_same(first: Ints | None, second: Ints | None) -> bool:
-    if first is None or second is None:
-        return first is second
-    return np.array_equal(first, second)

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Final, Literal, get_args
 
-from xloader.core.option_checks import MOST, check_whole
 from xloader.errors import TargetError
 
 Blend = Literal["mean", "linear", "crop"]
@@ -33,7 +32,7 @@ COVERAGE: Final = "_coverage"
 Box = tuple[tuple[int, int], ...]
 """The cells ``[begin, end)`` along each dimension of a variable."""
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 @dataclass(frozen=True)
@@ -133,27 +132,3 @@ class TargetGrid:
 def _variable_of(parts: dict[str, Any]) -> GridVariable:
     sized = {name: tuple(parts[name]) for name in ("dims", "shape", "chunks")}
     return GridVariable(**{**parts, **sized})
-
-
-MOST_CELLS: Final = 3 << 19
-"""Most cells of a chunk, unless the user asks for more. A chunk is blended as a whole."""
-
-
-def chunks_of(
-    dims: Sequence[str],
-    shape: Sequence[int],
-    sizes: Mapping[str, int | tuple[int, ...]],
-    requested: Mapping[str, int],
-) -> tuple[int, ...]:
-    """Choose the chunks of a variable of the mosaic."""
-    chunks = []
-    for dim, size in zip(dims, shape, strict=True):
-        if dim in requested:
-            check_whole(f"chunks of {dim!r}", requested[dim], 1, MOST)
-        chunk = requested.get(dim, sizes.get(dim, size))
-        chunks.append(max(min(max(chunk) if isinstance(chunk, tuple) else chunk, size), 1))
-    free = [number for number, dim in enumerate(dims) if dim not in requested]
-    while math.prod(chunks) > MOST_CELLS and any(chunks[number] > 1 for number in free):
-        longest = max(free, key=chunks.__getitem__)
-        chunks[longest] = -(-chunks[longest] // 2)
-    return tuple(chunks)

@@ -8,7 +8,6 @@ labels and attributes are the same as with xarray alone.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
@@ -32,6 +31,10 @@ SUFFIX: Final = "_input"
 
 Obj: TypeAlias = Any
 """A Dataset or a DataArray. A function that takes one returns one of the same type."""
+
+
+Shown: TypeAlias = tuple[dict[str, tuple[Hashable, ...]], tuple[Hashable, ...]]
+"""Dimensions of the variables of patches that xarray has joined, and of all of them in order."""
 
 
 def stack(batch: Obj, dims: Sequence[Hashable], input_dims: Sequence[Hashable]) -> Obj:
@@ -102,124 +105,6 @@ def cut_variable(variable: xr.Variable, lines: Sequence[Line], starts: Ints) -> 
     return boxes.transpose(0, *order)
 
 
-@dataclass(frozen=True)
-class Shown:
-    """Dimensions of patches that xarray has joined."""
-
-    dims: dict[str, tuple[Hashable, ...]]
-    order: tuple[Hashable, ...]
-
-
-class Joining:
-    """Fast joining of the patches of a batch, all at once."""
-
-    def __init__(self, dataset: xr.Dataset, inner: str | None, patches: Patches) -> None:
-        self._dataset = dataset
-        self._inner = inner
-        self._patches = patches
-        self._dims: dict[tuple[frozenset[str], bool], Shown] = {}
-
-    @cached_property
-    def is_plain(self) -> bool:
-        """Whether `make` may be used, since it gives the same result as :func:`join`.
-
-        It does not where labels may decide how xarray aligns the patches, where names are not
-        strings, or where names collide.
-        """
-        ds, inputs = self._dataset, self._patches.input_dims
-        if self._inner is not None and any(dim in ds.variables for dim in inputs):
-            return False
-        if not all(
-            isinstance(index, PandasIndex) and index.dim == name
-            for name, index in ds.xindexes.items()
-        ):
-            return False
-        names = {*ds.variables, *ds.dims}
-        if not all(isinstance(name, str) for name in names):
-            return False
-        return names.isdisjoint({BATCH, SAMPLE, *(f"{dim}{SUFFIX}" for dim in inputs)})
-
-    def make(
-        self, hull: xr.Dataset, starts: Ints, arrays: Mapping[str, NDArray[Any]]
-    ) -> xr.Dataset:
-        """Join the patches of a batch."""
-        ds = self._dataset
-        cut_dims = set(self._patches.input_dims)
-        # The values of these may differ between patches.
-        cut = {
-            str(name): cut_variable(variable, self._patches.lines, starts)
-            for name, variable in hull.variables.items()
-            if name in ds.data_vars or cut_dims & set(variable.dims)
-        }
-        values = {**arrays, **cut}
-        differing = {n for n, v in values.items() if n in ds.coords and _is_changing(v)}
-        shown = self.shown(frozenset(differing), len(starts) > 1)
-        variables = {
-            name: (dims, values[name] if BATCH in dims else values[name][0], ds[name].attrs)
-            for name, dims in shown.dims.items()
-            if name in values
-        }
-        kept = hull.drop_vars([name for name in map(str, hull.variables) if name in values])
-        first = {line.dim: slice(0, line.size) for line in self._patches.lines}
-        whole = kept.isel(first, missing_dims="ignore")
-        coords = {name: v for name, v in variables.items() if name in ds.coords}
-        data = {name: v for name, v in variables.items() if name in ds.data_vars}
-        joined = xr.Dataset(data, whole.coords, ds.attrs).assign_coords(coords)
-        inputs = [f"{dim}{SUFFIX}" for dim in self._patches.input_dims]
-        made: xr.Dataset = stack(joined, shown.order, inputs)
-        return made
-
-    @cached_property
-    def order(self) -> tuple[Hashable, ...] | None:
-        """Dimensions of a batch before stacking, or None where they depend on the labels."""
-        are_several = any(line.per_batch > 1 for line in self._patches.lines)
-        inputs = set(self._patches.input_dims)
-        labels = [str(k) for k, v in self._dataset.coords.items() if inputs & set(v.dims)]
-        tried = [[], *([label] for label in labels), labels] if are_several else [[]]
-        orders = {self.shown(frozenset(some), are_several).order for some in tried}
-        return orders.pop() if len(orders) == 1 else None
-
-    def shown(self, differing: frozenset[str], are_several: bool) -> Shown:
-        """Dimensions of the joined variables, found by letting xarray join dummy patches.
-
-        The result is kept for later batches.
-        """
-        key = differing, are_several
-        if key not in self._dims:
-            patches = [self._small(frozenset())]
-            if are_several:
-                patches.append(self._small(differing))
-            joined: Any = _concat(patches)
-            order = tuple(joined.sizes)
-            if self._inner is not None:
-                order = joined[self._inner].dims
-            dims = {str(name): v.dims for name, v in joined.variables.items()}
-            self._dims[key] = Shown(dims, order)
-        return self._dims[key]
-
-    def _small(self, differing: frozenset[str]) -> xr.Dataset:
-        """A dummy patch that takes almost no memory.
-
-        Its values are 0, or 1 for the coordinates named in ``differing``, so that xarray finds
-        these to differ from those of another dummy patch.
-        """
-        inputs = self._patches.input_dims
-        patch = self._dataset.isel(self._patches.selector(0))
-        # Labels along an input have no effect on the dimensions, so they are not read for them.
-        bare = {
-            name: (v.dims, np.broadcast_to(np.int8(name in differing), v.shape))
-            for name, v in patch.variables.items()
-            if name in patch.data_vars or name not in patch.xindexes or set(v.dims) & set(inputs)
-        }
-        emptied = patch.copy(data={str(k): bare[k][1] for k in patch.data_vars})
-        renamed: xr.Dataset = rename_inputs(emptied, inputs)
-        for name, (dims, values) in bare.items():
-            if name in patch.coords:
-                new_dims = tuple(f"{dim}{SUFFIX}" if dim in inputs else dim for dim in dims)
-                renamed.coords[name] = (new_dims, values)
-        return renamed
-
-
 def _is_changing(cut: NDArray[Any]) -> bool:
     """Whether the patches of a variable differ. NaN equals NaN, as it does in `xarray.concat`."""
     dims = [str(axis) for axis in range(cut.ndim)]
@@ -249,16 +134,19 @@ class Frames:
         self.names = tuple(
             str(name) for name, v in self.dataset.data_vars.items() if _is_read(name, v, cut)
         )
+        self._shown: dict[tuple[frozenset[str], bool], Shown] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # What was read of the object is not pickled.
+        return Frames, (self.obj, self.patches)
 
     def make(self, batch: int, arrays: Mapping[str, NDArray[Any]]) -> Any:
         """Make a batch."""
         if not self.patches.is_joined:
             patch = self._patch(batch, {name: array[0] for name, array in arrays.items()})
             return self._stacked(patch)
-        if self.joining.is_plain:
-            hull = self._unread.isel(self.patches.hull(batch), missing_dims="ignore").load()
-            starts = self.patches.starts_of(batch)
-            return self._as_given(self.joining.make(hull, starts, arrays))
+        if self.is_plain:
+            return self._as_given(self._joined(batch, arrays))
         pieces = [
             self._patch(int(patch), {name: array[row] for name, array in arrays.items()})
             for row, patch in enumerate(self.patches.ids_of(batch))
@@ -294,9 +182,103 @@ class Frames:
         return tuple(self.obj.isel(self.patches.selector(0)).sizes)
 
     @cached_property
-    def joining(self) -> Joining:
-        """The fast way to join the patches of a batch."""
-        return Joining(self.dataset, self.inner, self.patches)
+    def is_plain(self) -> bool:
+        """Whether `_joined` may be used, since it gives the same result as :func:`join`.
+
+        It does not where labels may decide how xarray aligns the patches, where names are not
+        strings, or where names collide.
+        """
+        ds, inputs = self.dataset, self.patches.input_dims
+        if self.inner is not None and any(dim in ds.variables for dim in inputs):
+            return False
+        if not all(
+            isinstance(index, PandasIndex) and index.dim == name
+            for name, index in ds.xindexes.items()
+        ):
+            return False
+        names = {*ds.variables, *ds.dims}
+        if not all(isinstance(name, str) for name in names):
+            return False
+        return names.isdisjoint({BATCH, SAMPLE, *(f"{dim}{SUFFIX}" for dim in inputs)})
+
+    def _joined(self, batch: int, arrays: Mapping[str, NDArray[Any]]) -> xr.Dataset:
+        """Join the patches of a batch, all at once."""
+        ds, lines = self.dataset, self.patches.lines
+        hull = self._unread.isel(self.patches.hull(batch), missing_dims="ignore").load()
+        starts = self.patches.starts_of(batch)
+        cut_dims = set(self.patches.input_dims)
+        # The values of these may differ between patches.
+        cut = {
+            str(name): cut_variable(variable, lines, starts)
+            for name, variable in hull.variables.items()
+            if name in ds.data_vars or cut_dims & set(variable.dims)
+        }
+        values = {**arrays, **cut}
+        differing = {n for n, v in values.items() if n in ds.coords and _is_changing(v)}
+        dims_by_name, order = self._shown_dims(frozenset(differing), len(starts) > 1)
+        variables = {
+            name: (dims, values[name] if BATCH in dims else values[name][0], ds[name].attrs)
+            for name, dims in dims_by_name.items()
+            if name in values
+        }
+        kept = hull.drop_vars([name for name in map(str, hull.variables) if name in values])
+        first = {line.dim: slice(0, line.size) for line in lines}
+        whole = kept.isel(first, missing_dims="ignore")
+        coords = {name: v for name, v in variables.items() if name in ds.coords}
+        data = {name: v for name, v in variables.items() if name in ds.data_vars}
+        joined = xr.Dataset(data, whole.coords, ds.attrs).assign_coords(coords)
+        inputs = [f"{dim}{SUFFIX}" for dim in self.patches.input_dims]
+        made: xr.Dataset = stack(joined, order, inputs)
+        return made
+
+    @cached_property
+    def joined_order(self) -> tuple[Hashable, ...] | None:
+        """Dimensions of a joined batch before stacking; None where labels decide on them."""
+        if not self.is_plain:
+            return None
+        are_several = any(line.per_batch > 1 for line in self.patches.lines)
+        inputs = set(self.patches.input_dims)
+        labels = [str(k) for k, v in self.dataset.coords.items() if inputs & set(v.dims)]
+        tried = [[], *([label] for label in labels), labels] if are_several else [[]]
+        orders = {self._shown_dims(frozenset(some), are_several)[1] for some in tried}
+        return orders.pop() if len(orders) == 1 else None
+
+    def _shown_dims(self, differing: frozenset[str], are_several: bool) -> Shown:
+        """Dimensions of the joined variables, found by letting xarray join dummy patches.
+
+        The result is kept for later batches.
+        """
+        key = differing, are_several
+        if key not in self._shown:
+            patches = [self._small(frozenset())]
+            if are_several:
+                patches.append(self._small(differing))
+            joined: Any = _concat(patches)
+            order = tuple(joined.sizes) if self.inner is None else joined[self.inner].dims
+            self._shown[key] = {str(name): v.dims for name, v in joined.variables.items()}, order
+        return self._shown[key]
+
+    def _small(self, differing: frozenset[str]) -> xr.Dataset:
+        """A dummy patch that takes almost no memory.
+
+        Its values are 0, or 1 for the coordinates named in ``differing``, so that xarray finds
+        these to differ from those of another dummy patch.
+        """
+        inputs = self.patches.input_dims
+        patch = self.dataset.isel(self.patches.selector(0))
+        # Labels along an input have no effect on the dimensions, so they are not read for them.
+        bare = {
+            name: (v.dims, np.broadcast_to(np.int8(name in differing), v.shape))
+            for name, v in patch.variables.items()
+            if name in patch.data_vars or name not in patch.xindexes or set(v.dims) & set(inputs)
+        }
+        emptied = patch.copy(data={str(k): bare[k][1] for k in patch.data_vars})
+        renamed: xr.Dataset = rename_inputs(emptied, inputs)
+        for name, (dims, values) in bare.items():
+            if name in patch.coords:
+                new_dims = tuple(f"{dim}{SUFFIX}" if dim in inputs else dim for dim in dims)
+                renamed.coords[name] = (new_dims, values)
+        return renamed
 
     @cached_property
     def _unread(self) -> xr.Dataset:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import xarray as xr
@@ -14,19 +14,6 @@ from xloader.errors import BatchGeneratorWarning, OptionError
 if TYPE_CHECKING:
     from xloader.samples.samples import Samples
     from xloader.xbatcher.reading import Reader
-
-
-def load_batch(cache: Any, batch: int, *, is_loaded: bool) -> xr.Dataset | None:
-    """Open a batch of the cache; None if it is not there."""
-    try:
-        opened: xr.Dataset = xr.open_zarr(cache, group=str(batch), consolidated=False)
-    except FileNotFoundError:
-        return None
-    return opened.load() if is_loaded else opened
-
-
-Batch = xr.Dataset | xr.DataArray
-"""A batch: of the same type as the object that the generator iterates over."""
 
 
 class BatchGenerator:
@@ -135,9 +122,7 @@ class BatchGenerator:
         self._frames = Frames(ds, self._patches)
         self._reader: Reader | None = None
         if self._frames.names and preload_batch:
-            self._reader = Reader(
-                self._frames.dataset, self._frames.names, self._patches, memory, threads
-            )
+            self._reader = Reader(self._frames, memory, threads)
         idle = [dim for dim in self.batch_dims if dim in self.input_dims]
         if idle and not concat_input_dims:
             warn_caller(
@@ -209,9 +194,9 @@ class BatchGenerator:
             )
         batch = self._patches.normal(idx)
         if self.cache is not None:
-            cached = load_batch(self.cache, batch, is_loaded=self.preload_batch)
-            if cached is not None:
-                return cached
+            with suppress(FileNotFoundError):
+                cached = xr.open_zarr(self.cache, group=str(batch), consolidated=False)
+                return cached.load() if self.preload_batch else cached
         if self.preload_batch:
             arrays = {} if self._reader is None else self._reader.read(batch, num_shares)
             made = self._frames.make(batch, arrays)
@@ -247,24 +232,8 @@ class BatchGenerator:
         for batch, arrays in zip(batches, self._reader.read_all(batches, num_shares), strict=True):
             yield self._frames.make(batch, arrays)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        # Threads and chunks in memory cannot be pickled, so the copy makes a reader of its own.
-        options = {"memory": self.memory, "threads": self.threads}
-        args = (self.ds, self.input_dims, self.input_overlap, self.batch_dims)
-        more = (self.concat_input_dims, self.preload_batch, self.cache, self.cache_preprocess)
-        return _rebuild, (type(self), (*args, *more), options)
-
     def __repr__(self) -> str:
         return f"<xloader.xbatcher.BatchGenerator: {len(self)} batches of {self.input_dims}>"
-
-
-def _rebuild(
-    generator_class: type[BatchGenerator], args: tuple[Any, ...], options: dict[str, Any]
-) -> BatchGenerator:
-    with warnings.catch_warnings():
-        # The user has seen the warning when the generator was first made.
-        warnings.simplefilter("ignore", BatchGeneratorWarning)
-        return generator_class(*args, **options)
 
 
 _NAME = "batch"

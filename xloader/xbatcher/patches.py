@@ -19,7 +19,6 @@ joined, each patch is a batch.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from xloader.core.axis import Ints
+from xloader.core.option_checks import MOST, check_whole
 from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
 from xloader.recipe.recipe import unknown
 
@@ -152,10 +152,8 @@ def make_patches(
     shared = {dim: size for dim, size in batch_dims.items() if dim in input_dims}
     lines = []
     for dim, given in {**alone, **input_dims}.items():
-        size, overlap = (
-            _whole("size", dim, given),
-            _whole("overlap", dim, input_overlap.get(dim, 0)),
-        )
+        size = _whole("size", dim, given)
+        overlap = _whole("overlap", dim, input_overlap.get(dim, 0))
         if dim not in sizes:
             raise unknown(dim, map(str, sizes), "dimension")
         if overlap >= size or size > sizes[dim]:
@@ -195,12 +193,4 @@ def _split(number: int, counts: list[int]) -> list[int]:
 
 
 def _whole(word: str, dim: Hashable, value: Any) -> int:
-    """The value as an int. Raise if it is not a whole number."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise OptionError(
-            f"the {word} along {dim!r} is not a whole number",
-            given=repr(value),
-            remedy="pass a number of elements, not of labels",
-        ) from None
+    return check_whole(f"the {word} along {dim!r}", value, -MOST, MOST)

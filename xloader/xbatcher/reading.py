@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -17,18 +18,21 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from xloader.core.cores import usable_cores
 from xloader.core.nbytes import parse_nbytes
-from xloader.core.options import LoaderOptions
+from xloader.core.option_checks import check_threads
 from xloader.core.ranks import World
 from xloader.core.windows import Windows
 from xloader.engine.cached_reader import CachedReader
 from xloader.errors import MemoryBudgetError
-from xloader.loader.planned_loader import PlannedLoader
-from xloader.recipe.recipe import Field, Kept, Recipe
+from xloader.loader.loader import Loader
+from xloader.recipe.recipe import Field, Recipe
 from xloader.samples.samples import Samples
 from xloader.sources.arrays.dask_views import survives_fork
 from xloader.sources.open.open_source import open_source
-from xloader.xbatcher.patches import Patches
+from xloader.sources.stores.per_process import PerProcess
+from xloader.xbatcher.batches import Frames
+from xloader.xbatcher.patches import Line
 
 _MOST_NBYTES: Final = 4 * 2**20
 """Largest size in bytes of the patches that are gathered at a time, if there are several.
@@ -44,26 +48,25 @@ Arrays = dict[str, NDArray[Any]]
 """Arrays by the name of their variable."""
 
 
-def make_samples(dataset: xr.Dataset, names: tuple[str, ...], patches: Patches) -> Samples:
-    """Samples that are the patches of some variables, with one field for each variable."""
-    lines = patches.lines
+def make_samples(
+    dataset: xr.Dataset,
+    names: tuple[str, ...],
+    lines: Sequence[Line],
+    selection: tuple[tuple[str, range], ...] = (),
+) -> Samples:
+    """Samples that are the patches along some lines, with one field for each variable.
+
+    Their dimensions are in stored order.
+    """
+    sizes = dict(dataset.sizes)
+    sizes.update((dim, len(kept)) for dim, kept in selection)
     windows = Windows(
         tuple(str(line.dim) for line in lines),
-        tuple(dataset.sizes[line.dim] for line in lines),
+        tuple(sizes[line.dim] for line in lines),
         tuple(line.size for line in lines),
         tuple(line.stride for line in lines),
         (1,) * len(lines),
     )
-    return windowed(dataset, names, windows)
-
-
-def windowed(
-    dataset: xr.Dataset,
-    names: tuple[str, ...],
-    windows: Windows,
-    selection: tuple[tuple[str, Kept], ...] = (),
-) -> Samples:
-    """Samples with one field for each variable, with the dimensions in stored order."""
     fields = tuple(Field(name, (name,), has_channels=False) for name in names)
     source = open_source(dataset, variables=names)
     return Samples(Recipe(source, names, selection, windows, fields))
@@ -72,33 +75,32 @@ def windowed(
 class Reader:
     """Reader of the patches of some variables, by batch."""
 
-    def __init__(
-        self,
-        dataset: xr.Dataset,
-        names: tuple[str, ...],
-        patches: Patches,
-        memory: int | str,
-        threads: int | None,
-    ) -> None:
-        self._dataset = dataset
-        self._names = names
-        self._samples = make_samples(dataset, names, patches)
-        self._pid = os.getpid()
-        self._patches = patches
+    def __init__(self, frames: Frames, memory: int | str, threads: int | None) -> None:
+        self._args = frames, memory, threads
+        self._patches = frames.patches
         self._memory_nbytes = parse_nbytes(memory)
         self._threads = threads
+        dataset, names = frames.dataset, frames.names
+        # A DataLoader forks its workers on Linux. Stores that survive a fork are opened again in
+        # the worker; samples of any other store raise an error at the first read.
+        self._here = PerProcess(
+            partial(make_samples, dataset, names, frames.patches.lines),
+            "the store",
+            is_forkable=True,
+            is_remade=survives_fork(dataset, names),
+        )
+        self._here.get()
         self._cached: dict[tuple[int, int], CachedReader | None] = {}
-        self._idle: dict[tuple[int, range, int], PlannedLoader] = {}
+        self._idle: dict[tuple[int, range, int], Loader] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Threads and chunks in memory cannot be pickled.
+        return Reader, self._args
 
     @property
     def samples(self) -> Samples:
         """Samples that are the patches, in patch order, for use in this process."""
-        if os.getpid() != self._pid and survives_fork(self._dataset, self._names):
-            # A DataLoader forks its workers on Linux. Stores that survive a fork are opened again
-            # in the worker; samples of any other store raise an error at the first read.
-            self._pid = os.getpid()
-            self._samples = make_samples(self._dataset, self._names, self._patches)
-        return self._samples
+        return self._here.get()
 
     def read(self, batch: int, num_shares: int) -> Arrays:
         """Read the patches of one batch.
@@ -141,8 +143,8 @@ class Reader:
 
     def _cached_reader(self, memory_nbytes: int) -> CachedReader | None:
         """A reader that keeps chunks, or None if the memory is too small for one patch's chunks."""
-        rows = self._rows_together(self.samples, memory_nbytes)
-        num_cores = self._options(memory_nbytes).num_threads
+        rows = _rows_together(self.samples, memory_nbytes)
+        num_cores = check_threads(self._threads) or usable_cores()
         try:
             return CachedReader.of(
                 self.samples.recipe, memory_nbytes, rows, prefetch=0, num_cores=num_cores
@@ -150,7 +152,7 @@ class Reader:
         except MemoryBudgetError:
             return None
 
-    def _loader(self, batches: range, num_shares: int) -> PlannedLoader:
+    def _loader(self, batches: range, num_shares: int) -> Loader:
         """A loader of the patches of some batches, in order."""
         memory_nbytes = self._memory_nbytes // num_shares
         samples = self.samples
@@ -160,30 +162,26 @@ class Reader:
             first = int(self._patches.ids_of(batches[0])[0])
             last = int(self._patches.ids_of(batches[-1])[-1])
             samples = samples.select(slice(first, last + 1))
-        options = self._options(memory_nbytes, self._rows_together(samples, memory_nbytes))
-        return PlannedLoader(samples.recipe, options, np.asarray)
-
-    def _options(self, memory_nbytes: int, batch_size: int = 1) -> LoaderOptions:
-        # With xbatcher, users divide the data among the training processes themselves. So every
-        # process reads all batches of its generator: rank 0 of 1.
-        return LoaderOptions(
-            batch_size=batch_size,
+        return samples.loader(
+            batch_size=_rows_together(samples, memory_nbytes),
             shuffle=False,
             memory=memory_nbytes,
             output="numpy",
             threads=self._threads,
+            # With xbatcher, users divide the data among the training processes themselves. So
+            # every process reads all batches of its generator: rank 0 of 1.
             world=World(),
             # The user gets xarray objects, in which NaN is normal, and converts them later.
             on_nan="ignore",
         )
 
-    @staticmethod
-    def _rows_together(samples: Samples, memory_nbytes: int) -> int:
-        """Number of patches that are gathered at a time."""
-        shapes, dtypes = samples.shapes, samples.dtypes
-        nbytes = sum(int(np.prod(shapes[k])) * dtypes[k].itemsize for k in samples.fields)
-        together = min(_MOST_NBYTES, memory_nbytes // _SHARE) // nbytes
-        return max(1, min(together, len(samples)))
+
+def _rows_together(samples: Samples, memory_nbytes: int) -> int:
+    """Number of patches that are gathered at a time."""
+    shapes, dtypes = samples.shapes, samples.dtypes
+    nbytes = sum(int(np.prod(shapes[k])) * dtypes[k].itemsize for k in samples.fields)
+    together = min(_MOST_NBYTES, memory_nbytes // _SHARE) // nbytes
+    return max(1, min(together, len(samples)))
 
 
 def _joined(rows: list[Arrays]) -> Arrays:

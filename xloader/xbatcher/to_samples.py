@@ -18,14 +18,13 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from xloader.core.windows import Windows
 from xloader.errors import OptionError
 from xloader.recipe.names import SAMPLE
 from xloader.samples.samples import Samples
 from xloader.transforms.steps import Map
 from xloader.xbatcher.batches import BATCH, SUFFIX, Frames, cut_variable
-from xloader.xbatcher.patches import Patches, make_patches
-from xloader.xbatcher.reading import make_samples, windowed
+from xloader.xbatcher.patches import Line, Patches, make_patches
+from xloader.xbatcher.reading import make_samples
 
 STACKED = "stacked"
 """Name, in a sample, of the dimension that a generator's batch calls ``sample``."""
@@ -59,33 +58,6 @@ class Stacked:
         return stacked.transpose(*order, missing_dims="ignore")
 
 
-def map_batches(generator: Any) -> Samples:
-    """Samples that equal a generator's batches; see :func:`xloader.from_xbatcher`."""
-    obj = generator.ds
-    patches = make_patches(
-        {dim: int(size) for dim, size in obj.sizes.items()},
-        generator.input_dims,
-        generator.input_overlap or {},
-        generator.batch_dims or {},
-        is_joined=bool(generator.concat_input_dims),
-    )
-    if not patches.lines:
-        raise OptionError(
-            "the generator does not cut its object: its one batch is the whole object",
-            given="neither input_dims nor batch_dims",
-            remedy="use the xarray object itself",
-        )
-    made = Frames(obj, patches)
-    names = tuple(map(str, made.dataset.data_vars))
-    if patches.is_joined:
-        return _joined(made, names)
-    samples = make_samples(made.dataset, names, patches)
-    stacked = _stacked_dims(made.order, patches.input_dims)
-    if len(stacked) < 2:
-        return samples
-    return samples._with_step(Map(Stacked(patches, stacked, tuple(map(str, patches.input_dims)))))
-
-
 def _joined(made: Frames, names: tuple[str, ...]) -> Samples:
     """Samples that equal the batches of a generator that joins patches."""
     patches, dataset = made.patches, made.dataset
@@ -97,27 +69,22 @@ def _joined(made: Frames, names: tuple[str, ...]) -> Samples:
             remedy="pass batch_dims that divide the dimension evenly, or concat_input_dims=False, "
             "and let samples.loader(batch_size=...) put inputs together",
         )
-    order = made.joining.order if made.joining.is_plain else None
+    order = made.joined_order
     if order is None:
         raise OptionError(
             "xbatcher would join these inputs by their labels, which samples cannot do",
             given=f"a {type(made.obj).__name__} with coordinates {list(dataset.coords)}",
             remedy="pass ds.to_dataset(name=...), or remove these labels with ds.drop_vars(...)",
         )
-    lines = patches.lines
-    spans = [(line.per_batch - 1) * line.stride + line.size for line in lines]
-    strides = [line.per_batch * line.stride for line in lines]
-    # Elements after the last batch are left out, so that there are as many windows as batches.
-    sizes = [
-        (line.num_batches - 1) * stride + span
-        for line, span, stride in zip(lines, spans, strides, strict=True)
-    ]
-    dims = tuple(str(line.dim) for line in lines)
-    windows = Windows(dims, tuple(sizes), tuple(spans), tuple(strides), (1,) * len(dims))
-    selection = tuple((dim, range(size)) for dim, size in zip(dims, sizes, strict=True))
+    lines, selection = [], []
+    for line in patches.lines:
+        span, stride = (line.per_batch - 1) * line.stride + line.size, line.per_batch * line.stride
+        lines.append(Line(line.dim, span, stride, line.num_batches, 1, line.num_batches))
+        # Elements after the last batch are left out, so that there are as many windows as batches.
+        selection.append((str(line.dim), range((line.num_batches - 1) * stride + span)))
     inputs = tuple(f"{dim}{SUFFIX}" for dim in patches.input_dims)
     step = Map(Stacked(patches, _stacked_dims(order, inputs), inputs))
-    return windowed(dataset, names, windows, selection)._with_step(step)
+    return make_samples(dataset, names, lines, tuple(selection))._with_step(step)
 
 
 def _stacked_dims(order: tuple[Hashable, ...], input_dims: tuple[Hashable, ...]) -> tuple[str, ...]:
@@ -204,4 +171,26 @@ def from_xbatcher(generator: Any) -> Samples:
             given=f"cache_preprocess={generator.cache_preprocess!r}",
             remedy="make the generator without cache, and call .map(fn) on the samples",
         )
-    return map_batches(generator)
+    obj = generator.ds
+    patches = make_patches(
+        {dim: int(size) for dim, size in obj.sizes.items()},
+        generator.input_dims,
+        generator.input_overlap or {},
+        generator.batch_dims or {},
+        is_joined=bool(generator.concat_input_dims),
+    )
+    if not patches.lines:
+        raise OptionError(
+            "the generator does not cut its object: its one batch is the whole object",
+            given="neither input_dims nor batch_dims",
+            remedy="use the xarray object itself",
+        )
+    made = Frames(obj, patches)
+    names = tuple(map(str, made.dataset.data_vars))
+    if patches.is_joined:
+        return _joined(made, names)
+    samples = make_samples(made.dataset, names, patches.lines)
+    stacked = _stacked_dims(made.order, patches.input_dims)
+    if len(stacked) < 2:
+        return samples
+    return samples._with_step(Map(Stacked(patches, stacked, tuple(map(str, patches.input_dims)))))
