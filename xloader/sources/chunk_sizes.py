@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import MOST_BLOCKS
 from xloader.errors import OptionError
-from xloader.sources.base import Cut
+
+Cut = tuple[slice | NDArray[np.int64], ...]
+"""Per dimension, the elements of a chunk to read, counted from the chunk's start."""
 
 Sizes: TypeAlias = int | tuple[int, ...]
 """The size of every chunk in elements, or a tuple with the size of each."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.jobs.statistics.quantile_sketch import QuantileSketch
-from xloader.sources.zarr.plain_decoding import Scratch
+from xloader.sources.zarr.codec_chain import Scratch
 
 _PIECE_SIZE: Final = 1 << 16
 """Elements that are centred at a time. As float64 they stay in a core's cache."""

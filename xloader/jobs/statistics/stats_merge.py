@@ -25,7 +25,7 @@ from xloader.jobs.statistics.stats_parts import (
     stats_folder,
 )
 from xloader.jobs.statistics.stats_template import JOB, StatsResult, StatsTemplate
-from xloader.sources.stores.ordinary_files import local_path
+from xloader.sources.stores.bounded_reads import local_path
 from xloader.sources.stores.write_places import (
     check_replaceable,
     remove_folder,

@@ -22,12 +22,11 @@ from xloader.errors import (
     XloaderError,
 )
 from xloader.sources.arrays import catalog
-from xloader.sources.arrays.cluster_blocks import wait_for_persisted
-from xloader.sources.arrays.dask_blocks import BlockComputer
+from xloader.sources.arrays.cluster_blocks import BlockComputer, wait_for_persisted
 from xloader.sources.arrays.dask_cluster import active_client
 from xloader.sources.arrays.xarray_views import held_by, is_from_zarr, is_loaded
-from xloader.sources.base import Cut, Described, Fetched, Outcome, Read, Variable
-from xloader.sources.chunk_sizes import Sizes, compact, shift, spans_of, take
+from xloader.sources.base import Described, Fetched, Outcome, Read, Variable
+from xloader.sources.chunk_sizes import Cut, Sizes, compact, shift, spans_of, take
 from xloader.sources.fetched import Deferred, Values
 from xloader.sources.retries import current
 from xloader.sources.store_watch import FileWatch, StampedFiles, Watch

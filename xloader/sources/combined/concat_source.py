@@ -23,7 +23,17 @@ from numpy.typing import NDArray
 
 from xloader.core.packing import Packing
 from xloader.errors import OptionError, UnknownNameError
-from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable, key_within
+from xloader.sources.base import (
+    Described,
+    Fetched,
+    Outcome,
+    Read,
+    Source,
+    StoredObjects,
+    Variable,
+    key_within,
+    stored_objects_of,
+)
 from xloader.sources.chunk_sizes import each, join_sizes, num_chunks
 from xloader.sources.combined.labels import (
     MERGED,
@@ -38,7 +48,6 @@ from xloader.sources.combined.labels import (
 from xloader.sources.fetched import Deferred, fetch_from
 from xloader.sources.store_watch import Watch
 from xloader.sources.stores.per_process import PerProcess
-from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
 
 _MOST_COMPRESSED_NBYTES: Final = 16 * 2**20
 """16 MiB. Larger pickles hold data rather than descriptions, and are not compressed."""

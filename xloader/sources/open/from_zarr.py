@@ -36,7 +36,7 @@ from xloader.sources.base import Source
 from xloader.sources.retries import is_timeout
 from xloader.sources.stores.locations import PathPlace, StoreLocation, UrlPlace
 from xloader.sources.stores.redaction import access_error, cause_of, told_of
-from xloader.sources.zarr.chunk_errors import OnMissing
+from xloader.sources.zarr.fetched_chunks import OnMissing
 from xloader.sources.zarr.parse_codecs import unknown_codec_error
 from xloader.sources.zarr.zarr_source import ZarrSource
 

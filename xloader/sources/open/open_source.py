@@ -25,6 +25,7 @@ from xloader.sources.combined.labels import MERGED
 from xloader.sources.open.from_dataset import from_dataset, from_tree
 from xloader.sources.open.from_zarr import ZarrOpener, from_zarr, refuse_empty
 from xloader.sources.store_watch import StampedFiles
+from xloader.sources.stores.bounded_reads import check_path, local_path
 from xloader.sources.stores.file_openers import FileOpener, Gate
 from xloader.sources.stores.locations import (
     StoreLocation,
@@ -33,9 +34,8 @@ from xloader.sources.stores.locations import (
     place_of,
     refuse_versions,
 )
-from xloader.sources.stores.ordinary_files import check_path, local_path
 from xloader.sources.stores.redaction import access_error, cause_of, safe_name, secrets_of, told_of
-from xloader.sources.zarr.chunk_errors import OnMissing
+from xloader.sources.zarr.fetched_chunks import OnMissing
 
 VERSIONS: Final[tuple[str, ...]] = ("branch", "tag", "snapshot_id")
 """Options that say at which version to open an icechunk repository."""

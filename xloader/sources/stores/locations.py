@@ -31,8 +31,12 @@ from xloader.errors import (
 )
 from xloader.sources import zarr_adapter
 from xloader.sources.stores import object_stores
-from xloader.sources.stores.bounded_reads import RetryingStore, protocols_of
-from xloader.sources.stores.ordinary_files import OrdinaryFiles, with_ordinary_files
+from xloader.sources.stores.bounded_reads import (
+    OrdinaryFiles,
+    RetryingStore,
+    protocols_of,
+    with_ordinary_files,
+)
 from xloader.sources.stores.per_process import Home, PerProcess
 from xloader.sources.stores.redaction import (
     access_error,

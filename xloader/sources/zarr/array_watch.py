@@ -26,7 +26,7 @@ from xloader.sources.store_watch import (
     generation_of,
     stamp_of,
 )
-from xloader.sources.stores.ordinary_files import OrdinaryFiles
+from xloader.sources.stores.bounded_reads import OrdinaryFiles
 from xloader.sources.stores.redaction import Secrets, access_error, cause_of
 from xloader.sources.zarr.object_readers import objects_of
 from xloader.sources.zarr.parse_codecs import Metadata

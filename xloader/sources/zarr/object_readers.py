@@ -25,14 +25,15 @@ from xloader.compiled.library import ADDRESS, NUMBER, address_of, find_function
 from xloader.sources.retries import Attempts, current
 from xloader.sources.stores.bounded_reads import (
     MOST_OBJECT_NBYTES,
+    OrdinaryFiles,
+    check_mode,
+    check_path,
     check_size,
     get_bounded,
     plain,
     told_size,
 )
-from xloader.sources.stores.ordinary_files import OrdinaryFiles, check_mode, check_path
-from xloader.sources.zarr.compressors import Bytes
-from xloader.sources.zarr.plain_decoding import SCRATCH
+from xloader.sources.zarr.codec_chain import SCRATCH, Bytes
 from xloader.sources.zarr_adapter import (
     RangeByteRequest,
     SuffixByteRequest,

@@ -20,8 +20,18 @@ from numcodecs.errors import UnknownCodecError
 from zarr.abc.codec import Codec
 
 from xloader.errors import UnsupportedDataError
-from xloader.sources.zarr.codec_chain import CastView, Chain, Filtered, Sharding, Transposed, Turn
-from xloader.sources.zarr.plain_decoding import Checked, Compressed, Shuffled, Step
+from xloader.sources.zarr.codec_chain import (
+    CastView,
+    Chain,
+    Checked,
+    Compressed,
+    Filtered,
+    Sharding,
+    Shuffled,
+    Step,
+    Transposed,
+    Turn,
+)
 
 Metadata: TypeAlias = Any
 """Metadata of a Zarr array, v2 or v3, as ``zarr.Array.metadata`` has them. zarr has no public

@@ -22,10 +22,8 @@ from numpy.typing import NDArray
 from xloader.sources.base import MOST_INDEX_NBYTES
 from xloader.sources.retries import Attempts, current
 from xloader.sources.stores.bounded_reads import MOST_OBJECT_NBYTES, DamagedObjectError
-from xloader.sources.zarr.codec_chain import SPARE_NBYTES, Chain, Sharding
-from xloader.sources.zarr.compressors import Bytes
+from xloader.sources.zarr.codec_chain import SPARE_NBYTES, Bytes, Chain, Scratch, Sharding
 from xloader.sources.zarr.object_readers import ObjectPiece, Objects, Span
-from xloader.sources.zarr.plain_decoding import Scratch
 
 Index: TypeAlias = NDArray[np.uint64]
 """Offset and size of each chunk of a shard in bytes, of shape ``(*chunks_per_shard, 2)``."""

@@ -25,9 +25,11 @@ from xloader.sources.base import (
     ChunkFiles,
     Described,
     Fetched,
+    ObjectInventory,
     Outcome,
     Read,
     SmallKey,
+    StoredObjects,
     Variable,
 )
 from xloader.sources.chunk_sizes import shape_of
@@ -37,11 +39,15 @@ from xloader.sources.store_watch import Watch
 from xloader.sources.stores.locations import StoreLocation
 from xloader.sources.stores.per_process import PerProcess
 from xloader.sources.stores.redaction import Secrets, access_error, cause_of, is_denied, told_of
-from xloader.sources.stores.stored_objects import ObjectInventory, StoredObjects
 from xloader.sources.zarr.array_watch import Openings
-from xloader.sources.zarr.chunk_errors import ChunkErrors, Missing, OnMissing
 from xloader.sources.zarr.compiled_decoding import decoder
-from xloader.sources.zarr.fetched_chunks import ShardChunks, SingleChunks
+from xloader.sources.zarr.fetched_chunks import (
+    ChunkErrors,
+    Missing,
+    OnMissing,
+    ShardChunks,
+    SingleChunks,
+)
 from xloader.sources.zarr.object_readers import is_in_files, is_waiting, objects_of, reads_together
 from xloader.sources.zarr.parse_codecs import (
     Metadata,
