@@ -329,7 +329,9 @@ def _joined(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
     held = {
         key: task
         for key, task in tasks.items()
-        if isinstance(task, DataNode) and not _is_large(task.value)
+        # Lazy arrays have the size of all that they could read.
+        if isinstance(task, DataNode)
+        and not (isinstance(task.value, np.ndarray) and task.value.nbytes > _MOST_NBYTES)
     }
     for key in keys:
         held.pop(key, None)
@@ -357,7 +359,10 @@ def _renamed(tasks: Graph, keys: Sequence[Hashable]) -> tuple[Graph, list[Hashab
     for key in graphlib.TopologicalSorter(needed).static_order():
         below = sorted(repr(names[lower]) for lower in needed[key])
         text = repr([type(nodes[key]).__name__, *below])
-        names[key] = _suffixed(key, hashlib.blake2b(text.encode(), digest_size=8).hexdigest())
+        suffix = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        # At the name, from which dask tells what kind of task it is.
+        name, *rest = key if isinstance(key, tuple) else (key,)
+        names[key] = (f"{name}-{suffix}", *rest) if rest else f"{name}-{suffix}"
     renamed = {names[key]: task.substitute(names, key=names[key]) for key, task in nodes.items()}
     held = {key: task for key, task in tasks.items() if key not in nodes}
     return {**held, **renamed}, [names.get(key, key) for key in keys]
@@ -366,16 +371,6 @@ def _renamed(tasks: Graph, keys: Sequence[Hashable]) -> tuple[Graph, list[Hashab
 def _is_exchange(task: Any) -> bool:
     """Whether a task or layer is of dask's p2p rechunk, whose tasks find each other by name."""
     return type(task).__module__.startswith("distributed.shuffle")
-
-
-def _suffixed(key: Any, suffix: str) -> Hashable:
-    """A key with a suffix at its name, from which dask tells what kind of task it is."""
-    return (f"{key[0]}-{suffix}", *key[1:]) if isinstance(key, tuple) else f"{key}-{suffix}"
-
-
-def _is_large(value: Any) -> bool:
-    # Lazy arrays have the size of all that they could read.
-    return isinstance(value, np.ndarray) and value.nbytes > _MOST_NBYTES
 
 
 def _reaches_workers(client: Any) -> bool:
@@ -474,7 +469,13 @@ class BlockComputer:
         keys = [(array.name, *index) for array, index in blocks]
         graph = self._graph_of([array for array, _ in blocks])
         if client is None and graph.is_shuffled:
-            raise _shuffled(keys[0])
+            raise ClusterError(
+                "dask's p2p rechunk needs a cluster, and no client is active in this process",
+                given=f"block {keys[0]!r}",
+                remedy="rechunk under dask.config.set({'array.rechunk.method': 'tasks'}), or write "
+                "the data to a store; or keep a client open, and read in its process "
+                "(num_workers=0)",
+            )
         if client is None:
             self._tell_of_closed()
             from dask.local import get_sync
@@ -533,16 +534,6 @@ def share_tasks(dataset: xr.Dataset, names: Iterable[str]) -> dict[str, int]:
         if len(members) > 1
         for name in members
     }
-
-
-def _shuffled(key: Hashable) -> ClusterError:
-    return ClusterError(
-        "dask's p2p rechunk needs a cluster, and no client is active in this process",
-        given=f"block {key!r}",
-        remedy="rechunk again under dask.config.set({'array.rechunk.method': 'tasks'}), which dask "
-        "does by itself only where no client is active, or write the data to a store; or keep a "
-        "client open, and read in its process (num_workers=0)",
-    )
 
 
 def _place(chunks: Sequence[Sequence[int]], index: tuple[int, ...]) -> tuple[slice, ...]:

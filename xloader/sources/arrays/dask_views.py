@@ -34,7 +34,7 @@ from xloader.sources.arrays.xarray_views import (
     UnrecognisedError,
     held_by,
     join,
-    look_up,
+    known,
     reading,
     unknown_form,
     view_of,
@@ -344,8 +344,7 @@ def _as_key(kept: Any) -> Any:
 
 @functools.cache
 def _known(name: str) -> Any:
-    """The class or function with a name in `_PLACES`."""
-    return look_up(_PLACES[name])
+    return known(_PLACES[name])
 
 
 def survives_fork(dataset: xr.Dataset, names: tuple[str, ...]) -> bool:

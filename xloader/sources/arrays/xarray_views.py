@@ -160,9 +160,6 @@ _PLACES: Final = {
 }
 """Import paths of the known classes and functions, in the newest supported versions."""
 
-_MOVED: Final = {"function": "xarray.coding.variables:_ElementwiseFunctionArray"}
-"""Import paths in older versions, where they differ."""
-
 
 class UnrecognisedError(Exception):
     """Raised for a variable that is not a plain view of a stored array. Its text is the reason."""
@@ -312,22 +309,19 @@ def is_from_zarr(data: Any) -> bool:
     return type(data) is _known("zarr")
 
 
-def look_up(*places: str) -> Any:
-    """Import a class or function from the first place that has it."""
-    for place in places:
-        module, _, name = place.partition(":")
-        try:
-            return getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError):
-            continue
-    # The installed version has it elsewhere. No object has this type.
-    return type("Unknown", (), {})
+def known(place: str) -> Any:
+    """The class or function at an import path, such as ``"dask.array.core:getter"``."""
+    module, _, name = place.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        # The installed version has it elsewhere. No object has this type.
+        return type("Unknown", (), {})
 
 
 @functools.cache
 def _known(name: str) -> Any:
-    """The class or function with a name in `_PLACES`."""
-    return look_up(*(places[name] for places in (_PLACES, _MOVED) if name in places))
+    return known(_PLACES[name])
 
 
 def _check_function(function: object) -> None:
