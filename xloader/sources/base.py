@@ -227,6 +227,18 @@ class Described:
         """Sentences that users should know about the data; see `Source.notes`."""
         return ()
 
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """None, unless a subclass reads what may change; see `Source.watches`."""
+        return ()
+
+    def is_waiting(self, variable: str) -> bool:
+        """False, unless a subclass knows better; see `Source.is_waiting`."""
+        return False
+
+    def is_through_xarray(self, variable: str) -> bool:
+        """False, unless a subclass knows better; see `Source.is_through_xarray`."""
+        return False
+
     def files_of(self, variable: str) -> ChunkFiles | None:
         """None, unless a subclass knows better; see `Source.files_of`."""
         return None

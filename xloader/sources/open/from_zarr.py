@@ -272,7 +272,6 @@ def refuse_empty(name: str, groups: list[str]) -> None:
     if groups:
         raise UnsupportedDataError(
             f"{name} has no data variable, but its groups may have some",
-            given="no data variable",
             allowed=f"one of the groups {groups}",
             remedy=f'pass group="{groups[0]}"',
         )
@@ -335,7 +334,6 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
         return UnsupportedDataError(
             f"the installed zarr does not read rectilinear chunk grids ({text})",
             given=f"{opener.name}, zarr {zarr.__version__}",
-            allowed="regular chunk grids, and rectilinear ones with zarr 3.2 or newer",
             remedy="use Python 3.12 or newer, and pip install --upgrade zarr",
         )
     if isinstance(error, TypeError) and "unexpected keyword argument" in text:
@@ -349,9 +347,6 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
     return UnsupportedDataError(
         "xarray cannot make a dataset of this Zarr group",
         given=f"{opener.name} ({text})",
-        allowed="arrays of bool, integers or floats, and metadata that xarray decodes"
-        if has_names
-        else "arrays with dimension names",
         remedy="open it with xarray (drop_variables= or decode_cf= may help), and pass the Dataset"
         if has_names
         else "write dimension_names (v3) or _ARRAY_DIMENSIONS (v2), as xarray does, or name "
@@ -422,7 +417,6 @@ def _not_found(opener: ZarrOpener) -> XloaderError:
     return SourceNotFoundError(
         "there is no Zarr group here",
         given=opener.name,
-        allowed="a directory or store with zarr.json, or .zgroup for Zarr v2",
         remedy=_remedy_of(opener),
     )
 
