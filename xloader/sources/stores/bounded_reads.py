@@ -201,7 +201,6 @@ def check_mode(mode: int, path: str) -> None:
         raise SourceAccessError(
             f"there is {kind} instead of a file",
             given=path,
-            allowed="ordinary files, and links to them",
             remedy="remove it, and fetch or write the file again",
         )
 

@@ -112,10 +112,11 @@ class ChunkErrors:
             raise error
         # The shard may have been written again, with another index.
         array.forget(read.chunk)
-        place = {"store": self.store, "variable": read.variable, "key": array.key(read.chunk)}
+        place: dict[str, Any] = {"store": self.store, "variable": read.variable}
+        place |= {"chunk": read.chunk, "key": array.key(read.chunk)}
         if isinstance(error, SourceAccessError):
             what = f"a chunk could not be read: {error.what}"
-            raise ChunkError(what, chunk=read.chunk, remedy=error.remedy, **place) from error
+            raise ChunkError(what, remedy=error.remedy, **place) from error
         cause = cause_of(error, self.secrets)
         is_of_codecs = is_decoding and isinstance(error, _OF_CODECS)
         # A server answers 416 where an object ends before the part that was asked for.
@@ -127,10 +128,9 @@ class ChunkErrors:
                 array.watch.look()
         if not is_damaged:
             what, remedy = _store_fault(error)
-            raise ChunkError(what, chunk=read.chunk, remedy=remedy, **place) from cause
+            raise ChunkError(what, remedy=remedy, **place) from cause
         raise CorruptChunkError(
             f"the bytes of a chunk do not decode ({told_of(error, self.secrets)})",
-            chunk=read.chunk,
             remedy="fetch or write this chunk again",
             **place,
         ) from cause
@@ -149,10 +149,7 @@ def _store_fault(error: Exception) -> tuple[str, str]:
             f"a chunk could not be read in {show_attempts(current().num_tried)} ({reason})",
             "try again once the store answers, or pass a larger max_retries= to xloader.open",
         )
-    remedy = (
-        "check that the store answers, and that the object is complete: some stores fail if a part "
-        "beyond an object's end is requested"
-    )
+    remedy = "check that the store answers, and that the object is complete"
     return f"a chunk could not be read ({reason})", remedy
 
 
@@ -334,11 +331,11 @@ class ShardChunks(_Chunks):
             if self._named_reads is not None:
                 current().reads = [self._named_reads[number] for number in numbers]
             chunks_here = [(number, self._reads[number].chunk) for number in numbers]
-            located = self._arrays[numbers[0]].locate(chunks_here)
-            yield from located.pieces
-            ranges += located.ranges
+            pieces_here, ranges_here = self._arrays[numbers[0]].locate(chunks_here)
+            yield from pieces_here
+            ranges += ranges_here
             # A shard that was fetched whole is freed before others arrive.
-            del located
+            del pieces_here
         pieces = [(span.piece, span.first_number) for span in ranges]
         for num_begun, buffers in self._arriving(pieces, sum(span.nbytes for span in ranges)):
             chunks: list[tuple[int, Bytes | None]] = []
