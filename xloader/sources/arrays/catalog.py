@@ -69,8 +69,7 @@ def _factor(decoded: xr.DataArray, attribute: str) -> Any:
         raise UnsupportedDataError(
             f"{attribute!r} of variable {str(decoded.name)!r} is not one finite number",
             given=repr(given),
-            remedy="correct the attribute, leave the variable out with variables=, or open with "
-            "mask_and_scale=False for the stored numbers",
+            remedy="correct the attribute, or pass mask_and_scale=False for the stored numbers",
         )
     if value.ndim:
         return value.item()
@@ -182,8 +181,7 @@ def choose(
             raise UnsupportedDataError(
                 f"variable {name!r} of {source} has dask chunks of unknown size",
                 given=", ".join(f"{dim}: {size}" for dim, size in dataset[name].sizes.items()),
-                remedy=f"call ds[{name!r}].data.compute_chunk_sizes() first, which computes it "
-                "once; or leave it out with variables=[...]",
+                remedy=f"call ds[{name!r}].data.compute_chunk_sizes() first, or leave it out",
             )
     return chosen
 

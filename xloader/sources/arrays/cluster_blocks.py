@@ -472,9 +472,8 @@ class BlockComputer:
             raise ClusterError(
                 "dask's p2p rechunk needs a cluster, and no client is active in this process",
                 given=f"block {keys[0]!r}",
-                remedy="rechunk under dask.config.set({'array.rechunk.method': 'tasks'}), or write "
-                "the data to a store; or keep a client open, and read in its process "
-                "(num_workers=0)",
+                remedy="rechunk under dask.config.set({'array.rechunk.method': 'tasks'}), or keep "
+                "a client open, and read in its process (num_workers=0)",
             )
         if client is None:
             self._tell_of_closed()
@@ -494,9 +493,8 @@ class BlockComputer:
                 return
             self._last_client = None
         warn_caller(
-            "the dask client that computed blocks is closed, and no other one is active: this "
-            "process computes them on its own threads now. To use the cluster, keep a client open "
-            "while you iterate",
+            "the dask client that computed blocks is closed: this process computes them on its own "
+            "threads now. To use the cluster, keep a client open while you iterate",
             ClusterWarning,
         )
 

@@ -205,10 +205,6 @@ def _files_in(
             yield from _files_in(entry.path, within, ends, unknown, above | {key})
 
 
-def _is_store(path: str) -> bool:
-    return any(os.path.exists(os.path.join(path, mark)) for mark in _ZARR_MARKS)
-
-
 def _in_words(unknown: Counter[str], outside: int) -> str:
     notes = []
     if unknown:

@@ -334,7 +334,7 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
         return UnsupportedDataError(
             f"the installed zarr does not read rectilinear chunk grids ({text})",
             given=f"{opener.name}, zarr {zarr.__version__}",
-            remedy="use Python 3.12 or newer, and pip install --upgrade zarr",
+            remedy="install zarr 3.2 or newer, which needs Python 3.12",
         )
     if isinstance(error, TypeError) and "unexpected keyword argument" in text:
         return UnsupportedDataError(
@@ -349,8 +349,8 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
         given=f"{opener.name} ({text})",
         remedy="open it with xarray (drop_variables= or decode_cf= may help), and pass the Dataset"
         if has_names
-        else "write dimension_names (v3) or _ARRAY_DIMENSIONS (v2), as xarray does, or name "
-        "the variables that have them: variables=[...]",
+        else "write dimension names (dimension_names in v3, _ARRAY_DIMENSIONS in v2), or name the "
+        "variables that have them: variables=[...]",
     )
 
 

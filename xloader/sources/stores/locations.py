@@ -263,16 +263,8 @@ class GivenPlace:
             if type(store).__module__.startswith("icechunk")
             else "open the data by its path or URL, or give the store a __getstate__",
         )
-        return {
-            "name": self.name,
-            "version": self.version,
-            "is_frozen": self.is_frozen,
-            "secrets": self.secrets,
-            "retry_policy": self.retry_policy,
-            "_packed": packed,
-            "_home": home,
-            "_is_in_memory": False,
-        }
+        opened_there = {"_store": None, "_packed": packed, "is_forkable": False}
+        return {**self.__dict__, **opened_there, "_home": home, "_is_in_memory": False}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -344,7 +336,7 @@ def store_of(source: object, *, is_read_only: bool) -> Store | None:
     obstores = getattr(sys.modules.get("obstore.store"), "__dict__", {})
     kinds = tuple(kind for name, kind in obstores.items() if re.fullmatch(r"[A-Z]\w+Store", name))
     if isinstance(source, kinds):
-        return ObjectStore(source, read_only=is_read_only)  # type: ignore[type-var]
+        return ObjectStore(source, read_only=is_read_only)
     fsspec = sys.modules.get("fsspec")
     if fsspec is not None and isinstance(source, fsspec.FSMap):
         from zarr.storage import FsspecStore
