@@ -82,6 +82,12 @@ class _Grid:
         return IndexedArray(tuple(kept), self.order)
 
 
+def view_of_variable(variable: xr.Variable) -> LazyView:
+    """Find the Zarr array that a variable is a plain view of."""
+    data = held_by(variable)
+    return view_of(data) if variable.chunks is None else view_of_graph(data)
+
+
 def view_of_graph(array: Any) -> LazyView:
     """Find the array that a dask array is a plain view of."""
     with reading("dask"):
@@ -349,14 +355,8 @@ def _known(name: str) -> Any:
 
 def survives_fork(dataset: xr.Dataset, names: tuple[str, ...]) -> bool:
     """Whether a forked child may make a source of some variables anew."""
-    return all(isinstance(_store_of(dataset.variables[name]), _PLAIN) for name in names)
-
-
-def _store_of(variable: xr.Variable) -> Any:
-    """The store of a variable's array, without wrappers. None if it is not known."""
-    held = held_by(variable)
     try:
-        view = view_of(held) if variable.chunks is None else view_of_graph(held)
+        views = [view_of_variable(dataset.variables[name]) for name in names]
     except UnrecognisedError:
-        return None
-    return zarr_adapter.innermost(view.array.store)
+        return False
+    return all(isinstance(zarr_adapter.innermost(view.array.store), _PLAIN) for view in views)

@@ -197,11 +197,6 @@ class LazyView(IndexedArray):
     array: zarr.Array[Any]
     steps: tuple[Step, ...] = ()
 
-    @classmethod
-    def whole(cls, array: zarr.Array[Any]) -> LazyView:
-        """The view of a whole array, without decoding."""
-        return cls(tuple(map(range, array.shape)), tuple(range(array.ndim)), array)
-
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the view."""
@@ -251,13 +246,11 @@ class LazyView(IndexedArray):
 def view_of(data: Any) -> LazyView:
     """Find the Zarr array that a variable's data is a view of."""
     wrapper = type(data)
-    if wrapper is zarr.Array:
-        return LazyView.whole(data)
-    if wrapper is _known("zarr"):
-        array = data.get_array()
+    if wrapper in (zarr.Array, _known("zarr")):
+        array = data if wrapper is zarr.Array else data.get_array()
         if type(array) is not zarr.Array:
             raise UnrecognisedError("not a Zarr array")
-        return LazyView.whole(array)
+        return LazyView(tuple(map(range, array.shape)), tuple(range(array.ndim)), array)
     if wrapper in (_known("cached"), _known("copied"), _known("adapter")):
         return view_of(data.array)
     if wrapper is _known("outer"):
