@@ -18,15 +18,14 @@ from xloader.errors import ChunkError
 from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues, group_of, whole_recipe
 from xloader.recipe.recipe import Recipe
 from xloader.show.json_values import values_by_name
-from xloader.sources.base import (
-    Read,
-    Source,
-    Variable,
+from xloader.sources.base import Read, Source, Variable
+from xloader.sources.chunk_sizes import (
+    Sizes,
     encoding_of,
     inventory_of,
+    num_chunks,
     stored_objects_of,
 )
-from xloader.sources.chunk_sizes import Sizes, num_chunks
 from xloader.sources.retries import Attempts
 
 _MOST_NBYTES: Final = 1 << 28

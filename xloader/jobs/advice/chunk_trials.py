@@ -32,8 +32,8 @@ from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.selection import as_selection
-from xloader.sources.base import StoredObjects, Variable, stored_objects_of
-from xloader.sources.chunk_sizes import Sizes
+from xloader.sources.base import Variable
+from xloader.sources.chunk_sizes import Sizes, StoredObjects, stored_objects_of
 
 
 @dataclass(frozen=True)

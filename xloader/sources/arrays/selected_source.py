@@ -23,18 +23,8 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Axis, Ints, Selection
 from xloader.sources.arrays import catalog
-from xloader.sources.base import (
-    Fetched,
-    Outcome,
-    Read,
-    Source,
-    StoredObjects,
-    Variable,
-    View,
-    key_within,
-    stored_objects_of,
-)
-from xloader.sources.chunk_sizes import Sizes, compact
+from xloader.sources.base import Fetched, Outcome, Read, Source, Variable, View, key_within
+from xloader.sources.chunk_sizes import Sizes, StoredObjects, compact, stored_objects_of
 from xloader.sources.fetched import Deferred
 
 

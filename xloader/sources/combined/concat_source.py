@@ -23,18 +23,14 @@ from numpy.typing import NDArray
 
 from xloader.core.packing import Packing
 from xloader.errors import OptionError, UnknownNameError
-from xloader.sources.base import (
-    Described,
-    Fetched,
-    Outcome,
-    Read,
-    Source,
+from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable, key_within
+from xloader.sources.chunk_sizes import (
     StoredObjects,
-    Variable,
-    key_within,
+    each,
+    join_sizes,
+    num_chunks,
     stored_objects_of,
 )
-from xloader.sources.chunk_sizes import each, join_sizes, num_chunks
 from xloader.sources.combined.labels import (
     MERGED,
     Labels,

@@ -17,7 +17,7 @@ from zarr.abc.store import Store
 
 from xloader.errors import XloaderError
 from xloader.sources import zarr_adapter
-from xloader.sources.base import ObjectInventory
+from xloader.sources.chunk_sizes import ObjectInventory
 from xloader.sources.retries import current
 from xloader.sources.stores.bounded_reads import CHUNK_KEY
 from xloader.sources.zarr.stored_grid import StoredGrid

@@ -18,8 +18,8 @@ from zarr.abc.store import Store
 
 from xloader.errors import UnsupportedDataError
 from xloader.sources import zarr_adapter
-from xloader.sources.base import ChunkFiles, ObjectInventory, ShardFiles
-from xloader.sources.chunk_sizes import Cut, shift, take
+from xloader.sources.base import ChunkFiles, ShardFiles
+from xloader.sources.chunk_sizes import Cut, ObjectInventory, shift, take
 from xloader.sources.retries import current
 from xloader.sources.store_watch import Watch
 from xloader.sources.stores.bounded_reads import bounded, most_stored_nbytes

@@ -25,14 +25,12 @@ from xloader.sources.base import (
     ChunkFiles,
     Described,
     Fetched,
-    ObjectInventory,
     Outcome,
     Read,
     SmallKey,
-    StoredObjects,
     Variable,
 )
-from xloader.sources.chunk_sizes import shape_of
+from xloader.sources.chunk_sizes import ObjectInventory, StoredObjects, shape_of
 from xloader.sources.fetched import Deferred, Several, Values
 from xloader.sources.retries import is_transient
 from xloader.sources.store_watch import Watch
