@@ -14,7 +14,8 @@ import zarr
 from packaging.version import Version
 from zarr.codecs import BloscCodec, TransposeCodec
 
-from xloader.sources.base import Cut, Read, Source, Variable
+from xloader.sources.base import Read, Source, Variable
+from xloader.sources.chunk_sizes import Cut
 from xloader.sources.open.open_source import open_source
 from xloader.testing import write_store
 

@@ -24,11 +24,10 @@ from xloader.errors import CorruptChunkError
 from xloader.sources.base import Read
 from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import fetched_chunks, object_readers
-from xloader.sources.zarr.codec_chain import CastView, Chain
+from xloader.sources.zarr.codec_chain import SCRATCH, CastView, Chain, Compressed
 from xloader.sources.zarr.compiled_decoding import Decoder, decoder
 from xloader.sources.zarr.fetched_chunks import ShardChunks
 from xloader.sources.zarr.object_readers import Files, ObjectPiece
-from xloader.sources.zarr.plain_decoding import SCRATCH, Compressed
 from xloader.sources.zarr.shards import FetchedPiece
 from xloader.testing import truncate, write_store
 

@@ -27,9 +27,14 @@ import xloader
 from tests.sources import kinds
 from xloader.errors import ChunkError, CorruptChunkError, UnsupportedDataError
 from xloader.sources.open.open_source import open_source
-from xloader.sources.zarr import compressors, object_readers
-from xloader.sources.zarr.compressors import zstd_content_size
-from xloader.sources.zarr.plain_decoding import Compressed, Scratch, Shuffled, decode
+from xloader.sources.zarr import codec_chain, object_readers
+from xloader.sources.zarr.codec_chain import (
+    Compressed,
+    Scratch,
+    Shuffled,
+    decode,
+    zstd_content_size,
+)
 from xloader.testing import FaultyStore, garble, truncate, write_store
 
 CODECS: dict[str, dict[str, Any]] = {
@@ -109,7 +114,7 @@ def test_damage_is_one_error(codecs: str, damage: str):
 def test_each_library_for_zlib_finds_damage(
     codecs: str, damage: str, library: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(compressors, "ZLIB", pytest.importorskip(library))
+    monkeypatch.setattr(codec_chain, "ZLIB", pytest.importorskip(library))
     store, key = make_store(codecs), key_of(codecs)
     expected = np.arange(np.prod(SHAPE), dtype="f8").reshape(SHAPE)
     np.testing.assert_array_equal(kinds.read_all(open_source(store), "a"), expected)

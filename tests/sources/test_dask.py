@@ -21,7 +21,7 @@ from dask.array.core import slices_from_chunks
 import xloader
 from tests.sources import kinds
 from xloader.errors import ClusterWarning, CorruptChunkError, UnsupportedDataError
-from xloader.sources.arrays.dask_blocks import BlockComputer, effort_of
+from xloader.sources.arrays.cluster_blocks import BlockComputer, effort_of
 from xloader.sources.arrays.xarray_source import XarraySource, describe
 from xloader.sources.base import Read, Source
 from xloader.sources.open.open_source import open_source

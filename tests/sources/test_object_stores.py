@@ -115,7 +115,7 @@ def test_what_obstore_cannot_open_is_tried_with_fsspec(aws: Path, monkeypatch: p
         client_options={"allow_http": True},
         retry_config={"max_retries": 0},
     )
-    monkeypatch.setitem(object_stores._MAKERS, "s3", lambda url: refusing)
+    monkeypatch.setattr(object_stores, "_open", lambda url, timeout: refusing)
     check_values(url)
 
 

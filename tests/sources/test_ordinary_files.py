@@ -19,8 +19,12 @@ import xloader
 from tests.sources import kinds
 from xloader.errors import ChunkError, CorruptChunkError, SourceAccessError, XloaderError
 from xloader.sources.open.open_source import open_source
-from xloader.sources.stores.bounded_reads import DamagedObjectError
-from xloader.sources.stores.ordinary_files import check_mode, local_path, with_ordinary_files
+from xloader.sources.stores.bounded_reads import (
+    DamagedObjectError,
+    check_mode,
+    local_path,
+    with_ordinary_files,
+)
 from xloader.sources.zarr import object_readers
 from xloader.testing import write_store
 

@@ -24,8 +24,8 @@ from xloader.errors import ChunkError, MissingChunkError, StoreChangedError
 from xloader.sources.base import Fetched, Read, Source
 from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import fetched_chunks, object_readers, shards
+from xloader.sources.zarr.codec_chain import SCRATCH
 from xloader.sources.zarr.object_readers import Files, ObjectPiece
-from xloader.sources.zarr.plain_decoding import SCRATCH
 from xloader.testing import CountingStore, LatencyStore, SourceRecorder, truncate, write_store
 
 KINDS = {**kinds.KINDS, **STORE_KINDS, "concat": concat_kind}

@@ -28,8 +28,8 @@ from xloader.core.messages import extra_remedy
 from xloader.core.nbytes import parse_nbytes, show_nbytes
 from xloader.core.options import LoaderOptions
 from xloader.sources import zarr_adapter
+from xloader.sources.zarr.codec_chain import ZLIB
 from xloader.sources.zarr.compiled_decoding import decoder
-from xloader.sources.zarr.compressors import ZLIB
 
 _LEAST_SHM_NBYTES: Final = 1 << 30
 """Below this size, batches of a few DataLoader workers may not fit into shared memory."""

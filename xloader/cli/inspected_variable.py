@@ -17,9 +17,14 @@ from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues, group_of, whole_re
 from xloader.recipe.recipe import Recipe
 from xloader.show.json_values import values_by_name
 from xloader.sources.base import Source, Variable
-from xloader.sources.chunk_sizes import Sizes, num_chunks
+from xloader.sources.chunk_sizes import (
+    Sizes,
+    encoding_of,
+    inventory_of,
+    num_chunks,
+    stored_objects_of,
+)
 from xloader.sources.retries import Attempts
-from xloader.sources.stores.stored_objects import encoding_of, inventory_of, stored_objects_of
 
 _MOST_NBYTES: Final = 1 << 28
 """Decoded bytes that are being read at a time."""

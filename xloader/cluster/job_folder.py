@@ -17,7 +17,7 @@ from typing import Any, Final
 from xloader.cluster.checkpoint_places import FolderPlace
 from xloader.core.options import LoaderOptions
 from xloader.errors import OptionError, TargetError
-from xloader.sources.stores.ordinary_files import local_path
+from xloader.sources.stores.bounded_reads import local_path
 from xloader.sources.stores.write_places import whole_file, writing
 from xloader.transforms.steps import module_of
 

@@ -15,7 +15,8 @@ from xloader.core.footprint import Group
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.block_layout import BlockLayout, BlockSlot, Stored, block_layout
 from xloader.engine.change_watch import ChangeWatch
-from xloader.sources.base import Cut, Fetched, Read, SmallKey, Source, StoredChunks
+from xloader.sources.base import Fetched, Read, SmallKey, Source, StoredChunks
+from xloader.sources.chunk_sizes import Cut
 from xloader.sources.store_watch import Watch
 
 

@@ -28,7 +28,7 @@ from xloader.mosaic.parts import FolderParts, MemoryParts, done_ids, has_parts, 
 from xloader.mosaic.sample_rows import RemainingIds, SampleRows, as_predictions
 from xloader.mosaic.target_grid import BLENDS, COVERAGE, Blend
 from xloader.recipe.recipe import Recipe
-from xloader.sources.stores.ordinary_files import local_path
+from xloader.sources.stores.bounded_reads import local_path
 from xloader.sources.stores.write_places import check_apart, check_replaceable
 
 _LOG: Final = logging.getLogger("xloader")

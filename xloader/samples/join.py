@@ -20,7 +20,7 @@ from xloader.sources.arrays.catalog import DEFAULT_DTYPE
 from xloader.sources.combined.concat_source import concat_sources
 from xloader.sources.combined.join_sources import join_sources
 from xloader.sources.open.open_source import open_source
-from xloader.sources.stores.ordinary_files import local_path
+from xloader.sources.stores.bounded_reads import local_path
 
 
 def join(

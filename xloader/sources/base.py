@@ -16,11 +16,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.packing import Packing
+from xloader.sources.chunk_sizes import Cut
 from xloader.sources.store_watch import Watch
-
-Cut = tuple[slice | NDArray[np.int64], ...]
-"""Per dimension, the elements of a chunk to read, counted from the chunk's start."""
-
 
 MOST_INDEX_NBYTES: Final = 16 * 2**20
 """The most bytes of shard indexes that all sources of a process keep together."""
@@ -229,6 +226,18 @@ class Described:
     def notes(self) -> tuple[str, ...]:
         """Sentences that users should know about the data; see `Source.notes`."""
         return ()
+
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """None, unless a subclass reads what may change; see `Source.watches`."""
+        return ()
+
+    def is_waiting(self, variable: str) -> bool:
+        """False, unless a subclass knows better; see `Source.is_waiting`."""
+        return False
+
+    def is_through_xarray(self, variable: str) -> bool:
+        """False, unless a subclass knows better; see `Source.is_through_xarray`."""
+        return False
 
     def files_of(self, variable: str) -> ChunkFiles | None:
         """None, unless a subclass knows better; see `Source.files_of`."""

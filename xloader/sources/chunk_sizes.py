@@ -1,7 +1,7 @@
-"""Sizes of chunks along one dimension: one number if all are alike, else one number for each.
+"""Sizes of chunks along one dimension, and the stored objects that hold the chunks of a variable.
 
-`Variable.chunks` has them in this form. If chunks are alike, the array's end may cut the last
-one short::
+`Variable.chunks` has the sizes as one number if all are alike, else as one for each. Of chunks that
+are alike, the array's end may cut the last one short::
 
     4          10 elements in chunks of   4 4 2
     (2, 4, 4)  10 elements in chunks of   2 4 4
@@ -10,15 +10,18 @@ one short::
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import MOST_BLOCKS
 from xloader.errors import OptionError
-from xloader.sources.base import Cut
+
+Cut = tuple[slice | NDArray[np.int64], ...]
+"""Per dimension, the elements of a chunk to read, counted from the chunk's start."""
 
 Sizes: TypeAlias = int | tuple[int, ...]
 """The size of every chunk in elements, or a tuple with the size of each."""
@@ -122,3 +125,72 @@ def boxes_of(shape: Sequence[int], steps: Sequence[int]) -> Iterator[tuple[tuple
         for end, step in zip(shape, steps, strict=True)
     ]
     return itertools.product(*cuts)
+
+
+_FILTERS: Final = ("zlib", "zstd", "bzip2", "blosc", "szip", "shuffle", "fletcher32")
+"""Names of filters in the encodings of xarray."""
+
+
+@dataclass(frozen=True)
+class StoredObjects:
+    """The stored objects of a variable, such as files.
+
+    `stored_share`: stored bytes for each decoded byte, of a few objects; None if their sizes are
+    not known.
+    """
+
+    shards: tuple[Sizes, ...] | None
+    stored_share: float | None
+
+
+@dataclass(frozen=True)
+class ObjectInventory:
+    """The stored objects of one array. An object is a chunk, or a shard of many chunks.
+
+    `nbytes`: bytes of all objects within the shape; None if sizes were not asked for.
+    """
+
+    num_objects: int
+    num_absent: int
+    absent: tuple[str, ...]
+    num_beyond: int
+    beyond: tuple[str, ...]
+    empty: tuple[str, ...]
+    nbytes: int | None
+
+
+@dataclass(frozen=True)
+class StoredEncoding:
+    """How a file stores a variable that xarray decodes."""
+
+    dtype: str
+    filters: tuple[str, ...]
+
+
+def _ask(source: object, method: str, variable: str) -> Any:
+    """The answer of a method about a variable, which only some sources have; else None."""
+    return getattr(source, method)(variable) if hasattr(source, method) else None
+
+
+def stored_objects_of(source: object, variable: str) -> StoredObjects | None:
+    """The stored objects of a variable of any source; None if they are not known."""
+    objects: StoredObjects | None = _ask(source, "stored_objects", variable)
+    return objects
+
+
+def inventory_of(source: object, variable: str) -> ObjectInventory | None:
+    """The stored objects of a variable, as its store lists them; None if that is not known."""
+    inventory: ObjectInventory | None = _ask(source, "inventory", variable)
+    return inventory
+
+
+def encoding_of(source: object, variable: str) -> StoredEncoding:
+    """How a file stores a variable, as far as xarray has found it out."""
+    encoding: Mapping[str, Any] = _ask(source, "encoding", variable) or {}
+    level = encoding.get("complevel")
+    filters = [
+        f"{name} {level}" if name == "zlib" and level else name
+        for name in _FILTERS
+        if encoding.get(name)
+    ]
+    return StoredEncoding(str(encoding.get("dtype", "")), tuple(filters))

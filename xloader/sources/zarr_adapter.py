@@ -157,10 +157,11 @@ def innermost(store: Any) -> Any:
     return store
 
 
-def open_zip(store: ZipStore) -> None:
-    """Open a zip file now, because zarr before 3.4 does not open it at its first read."""
-    if is_known() and hasattr(store, "_ensure_open"):
+def opened(store: Store) -> Store:
+    """The store, opened now if it is a zip file: before 3.4, zarr cannot read one otherwise."""
+    if isinstance(store, ZipStore) and is_known() and hasattr(store, "_ensure_open"):
         sync(store._ensure_open())
+    return store
 
 
 def read_zip(store: ZipStore, key: str, byte_range: ByteRequest | None) -> Buffer | None:

@@ -36,7 +36,7 @@ from xloader.recipe.recipe import Recipe
 from xloader.sources import zarr_adapter
 from xloader.sources.chunk_sizes import boxes_of
 from xloader.sources.retries import Attempts
-from xloader.sources.zarr.plain_decoding import checksum
+from xloader.sources.zarr.codec_chain import checksum
 
 Index = tuple[int, ...]
 """Index of a shard, or of a source chunk, along each dimension."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.jobs.statistics.quantile_sketch import QuantileSketch
-from xloader.sources.zarr.plain_decoding import Scratch
+from xloader.sources.zarr.codec_chain import Scratch
 
 STATISTICS: Final = ("count", "mean", "std", "min", "max")
 """The statistics that are always made, in order."""

@@ -50,7 +50,7 @@ from xloader.core.messages import show_count
 from xloader.errors import OptionError, SourceNotFoundError, StateError, TargetError
 from xloader.jobs.statistics.moments import STATISTICS, LabelledMoments, moments_table
 from xloader.jobs.statistics.quantile_sketch import quantile_label
-from xloader.sources.stores.ordinary_files import local_path
+from xloader.sources.stores.bounded_reads import local_path
 from xloader.sources.stores.write_places import (
     check_replaceable,
     remove_folder,

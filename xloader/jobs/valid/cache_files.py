@@ -21,7 +21,7 @@ from typing import Final, Literal
 
 from xloader.errors import OptionError
 from xloader.recipe.recipe import Recipe
-from xloader.sources.stores.ordinary_files import local_path
+from xloader.sources.stores.bounded_reads import local_path
 
 
 def default_cache_dir() -> Path:

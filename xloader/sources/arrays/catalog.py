@@ -42,10 +42,10 @@ def coding_of(decoded: xr.DataArray, stored: np.dtype, dtype: np.dtype | None = 
     scale, offset = factors_of(decoded)
     values_dtype: np.dtype = np.dtype(decoded.dtype).newbyteorder("=")
     try:
-        fills = _fills(decoded.encoding, stored)
         seen = _seen_dtype(decoded.encoding, stored)
+        fills = _fills(decoded.encoding, stored, seen)
         num_factors = (scale is not None) + (offset is not None)
-        _check_known(decoded, stored, values_dtype, bool(fills), num_factors)
+        _check_known(stored, seen, values_dtype, bool(fills), num_factors)
     except _XarrayOnlyError as reason:
         return Coding(None, str(reason))
     native = stored.newbyteorder("=")
@@ -69,15 +69,14 @@ def _factor(decoded: xr.DataArray, attribute: str) -> Any:
         raise UnsupportedDataError(
             f"{attribute!r} of variable {str(decoded.name)!r} is not one finite number",
             given=repr(given),
-            remedy="correct the attribute, leave the variable out with variables=, or open with "
-            "mask_and_scale=False for the stored numbers",
+            remedy="correct the attribute, or pass mask_and_scale=False for the stored numbers",
         )
     if value.ndim:
         return value.item()
     return given[()] if isinstance(given, np.ndarray) else given
 
 
-def _fills(encoding: Mapping[Any, Any], stored: np.dtype) -> tuple[Any, ...]:
+def _fills(encoding: Mapping[Any, Any], stored: np.dtype, seen: np.dtype) -> tuple[Any, ...]:
     """The numbers that stand for a missing value, of the types that xarray compares with."""
     fills: set[Any] = set()
     for attribute in ("missing_value", "_FillValue"):
@@ -86,10 +85,9 @@ def _fills(encoding: Mapping[Any, Any], stored: np.dtype) -> tuple[Any, ...]:
             given = np.ravel(encoding[attribute])
             fills |= {fill for fill in given if fill is not None and fill == fill}
     fill = encoding.get("_FillValue")
-    if _changes_sign(encoding, stored) and fill is not None:
+    if seen.kind != stored.kind and fill is not None:
         # xarray converts ``_FillValue`` but not ``missing_value``. The unconverted number may
         # stay in the set: no value with the other sign is ever equal to it.
-        seen = _other_sign(stored)
         converted = np.array(fill, stored).view(seen) if stored.kind == "i" else seen.type(fill)
         fills.add(converted.item())
     if not all(np.asarray(fill).dtype.kind in "biuf" for fill in fills):
@@ -97,21 +95,15 @@ def _fills(encoding: Mapping[Any, Any], stored: np.dtype) -> tuple[Any, ...]:
     return tuple(sorted(fills))
 
 
-def _changes_sign(encoding: Mapping[Any, Any], stored: np.dtype) -> bool:
-    unsigned = encoding.get("_Unsigned")
-    return (stored.kind, unsigned) in (("i", "true"), ("u", "false"))
-
-
-def _other_sign(stored: np.dtype) -> np.dtype:
-    return np.dtype(f"{'u' if stored.kind == 'i' else 'i'}{stored.itemsize}")
-
-
 def _seen_dtype(encoding: Mapping[Any, Any], stored: np.dtype) -> np.dtype:
-    return _other_sign(stored) if _changes_sign(encoding, stored) else stored.newbyteorder("=")
+    """The dtype in which stored integers are seen: of the other sign if an attribute says so."""
+    if (stored.kind, encoding.get("_Unsigned")) in (("i", "true"), ("u", "false")):
+        return np.dtype(f"{'u' if stored.kind == 'i' else 'i'}{stored.itemsize}")
+    return stored.newbyteorder("=")
 
 
 def _check_known(
-    decoded: xr.DataArray, stored: np.dtype, decoded_to: np.dtype, is_masked: bool, num_factors: int
+    stored: np.dtype, seen: np.dtype, decoded_to: np.dtype, is_masked: bool, num_factors: int
 ) -> None:
     """Raise `_XarrayOnlyError` where xarray computes in other steps than a `Packing`."""
     if decoded_to.kind == "b" and stored.kind != "b" and (is_masked or num_factors):
@@ -123,7 +115,6 @@ def _check_known(
     if is_wide and is_masked and num_factors == 2 and decoded_to == np.dtype("f4"):
         # For units of time, xarray chooses a dtype twice: float64 for the mask, then float32.
         raise _XarrayOnlyError("masked in float64, scaled in float32")
-    seen = _seen_dtype(decoded.encoding, stored)
     if not is_masked and not num_factors and decoded_to.kind != "b" and decoded_to != seen:
         raise _XarrayOnlyError(f"{stored} to {decoded_to}")
 
@@ -190,8 +181,7 @@ def choose(
             raise UnsupportedDataError(
                 f"variable {name!r} of {source} has dask chunks of unknown size",
                 given=", ".join(f"{dim}: {size}" for dim, size in dataset[name].sizes.items()),
-                remedy=f"call ds[{name!r}].data.compute_chunk_sizes() first, which computes it "
-                "once; or leave it out with variables=[...]",
+                remedy=f"call ds[{name!r}].data.compute_chunk_sizes() first, or leave it out",
             )
     return chosen
 

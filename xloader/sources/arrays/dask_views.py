@@ -34,7 +34,7 @@ from xloader.sources.arrays.xarray_views import (
     UnrecognisedError,
     held_by,
     join,
-    look_up,
+    known,
     reading,
     unknown_form,
     view_of,
@@ -80,6 +80,12 @@ class _Grid:
             for dim, selection in enumerate(self.kept)
         )
         return IndexedArray(tuple(kept), self.order)
+
+
+def view_of_variable(variable: xr.Variable) -> LazyView:
+    """Find the Zarr array that a variable is a plain view of."""
+    data = held_by(variable)
+    return view_of(data) if variable.chunks is None else view_of_graph(data)
 
 
 def view_of_graph(array: Any) -> LazyView:
@@ -344,20 +350,13 @@ def _as_key(kept: Any) -> Any:
 
 @functools.cache
 def _known(name: str) -> Any:
-    """The class or function with a name in `_PLACES`."""
-    return look_up(_PLACES[name])
+    return known(_PLACES[name])
 
 
 def survives_fork(dataset: xr.Dataset, names: tuple[str, ...]) -> bool:
     """Whether a forked child may make a source of some variables anew."""
-    return all(isinstance(_store_of(dataset.variables[name]), _PLAIN) for name in names)
-
-
-def _store_of(variable: xr.Variable) -> Any:
-    """The store of a variable's array, without wrappers. None if it is not known."""
-    held = held_by(variable)
     try:
-        view = view_of(held) if variable.chunks is None else view_of_graph(held)
+        views = [view_of_variable(dataset.variables[name]) for name in names]
     except UnrecognisedError:
-        return None
-    return zarr_adapter.innermost(view.array.store)
+        return False
+    return all(isinstance(zarr_adapter.innermost(view.array.store), _PLAIN) for view in views)

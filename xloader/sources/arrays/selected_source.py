@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 from xloader.core.axis import Axis, Ints, Selection
 from xloader.sources.arrays import catalog
 from xloader.sources.base import Fetched, Outcome, Read, Source, Variable, View, key_within
-from xloader.sources.chunk_sizes import Sizes, compact
+from xloader.sources.chunk_sizes import Sizes, StoredObjects, compact, stored_objects_of
 from xloader.sources.fetched import Deferred
-from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,11 @@ from xloader.errors import (
     XloaderError,
 )
 from xloader.sources.arrays import catalog
-from xloader.sources.arrays.cluster_blocks import wait_for_persisted
-from xloader.sources.arrays.dask_blocks import BlockComputer
+from xloader.sources.arrays.cluster_blocks import BlockComputer, wait_for_persisted
 from xloader.sources.arrays.dask_cluster import active_client
 from xloader.sources.arrays.xarray_views import held_by, is_from_zarr, is_loaded
-from xloader.sources.base import Cut, Described, Fetched, Outcome, Read, Variable
-from xloader.sources.chunk_sizes import Sizes, compact, shift, spans_of, take
+from xloader.sources.base import Described, Fetched, Outcome, Read, Variable
+from xloader.sources.chunk_sizes import Cut, Sizes, compact, shift, spans_of, take
 from xloader.sources.fetched import Deferred, Values
 from xloader.sources.retries import current
 from xloader.sources.store_watch import FileWatch, StampedFiles, Watch
@@ -185,7 +184,8 @@ class XarraySource(Described):
     @contextmanager
     def _chunk_errors(self, read: Read) -> Iterator[None]:
         """Turn errors in the ``with`` block into an error that names the chunk."""
-        place = {"store": self._name, "variable": read.variable, "key": self._key}
+        place: dict[str, Any] = {"store": self._name, "variable": read.variable}
+        place |= {"chunk": read.chunk, "key": self._key}
         try:
             yield
         except (XloaderError, MemoryError):
@@ -194,7 +194,6 @@ class XarraySource(Described):
             self._look()
             raise ChunkError(
                 f"a block could not be read ({type(error).__name__})",
-                chunk=read.chunk,
                 remedy="check that the files or the store of the dataset are still there",
                 **place,
             ) from cause_of(error, self._secrets)
@@ -205,7 +204,6 @@ class XarraySource(Described):
             raise CorruptChunkError(
                 f"a block {'could not be computed' if is_computed else 'does not decode'} "
                 f"({told_of(error, self._secrets)})",
-                chunk=read.chunk,
                 remedy="see the error of dask's .compute(), or check the files that it reads"
                 if is_computed
                 else "fetch or write the file again, or see the error of xarray's .compute()",

@@ -160,9 +160,6 @@ _PLACES: Final = {
 }
 """Import paths of the known classes and functions, in the newest supported versions."""
 
-_MOVED: Final = {"function": "xarray.coding.variables:_ElementwiseFunctionArray"}
-"""Import paths in older versions, where they differ."""
-
 
 class UnrecognisedError(Exception):
     """Raised for a variable that is not a plain view of a stored array. Its text is the reason."""
@@ -199,11 +196,6 @@ class LazyView(IndexedArray):
 
     array: zarr.Array[Any]
     steps: tuple[Step, ...] = ()
-
-    @classmethod
-    def whole(cls, array: zarr.Array[Any]) -> LazyView:
-        """The view of a whole array, without decoding."""
-        return cls(tuple(map(range, array.shape)), tuple(range(array.ndim)), array)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -254,13 +246,11 @@ class LazyView(IndexedArray):
 def view_of(data: Any) -> LazyView:
     """Find the Zarr array that a variable's data is a view of."""
     wrapper = type(data)
-    if wrapper is zarr.Array:
-        return LazyView.whole(data)
-    if wrapper is _known("zarr"):
-        array = data.get_array()
+    if wrapper in (zarr.Array, _known("zarr")):
+        array = data if wrapper is zarr.Array else data.get_array()
         if type(array) is not zarr.Array:
             raise UnrecognisedError("not a Zarr array")
-        return LazyView.whole(array)
+        return LazyView(tuple(map(range, array.shape)), tuple(range(array.ndim)), array)
     if wrapper in (_known("cached"), _known("copied"), _known("adapter")):
         return view_of(data.array)
     if wrapper is _known("outer"):
@@ -312,22 +302,19 @@ def is_from_zarr(data: Any) -> bool:
     return type(data) is _known("zarr")
 
 
-def look_up(*places: str) -> Any:
-    """Import a class or function from the first place that has it."""
-    for place in places:
-        module, _, name = place.partition(":")
-        try:
-            return getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError):
-            continue
-    # The installed version has it elsewhere. No object has this type.
-    return type("Unknown", (), {})
+def known(place: str) -> Any:
+    """The class or function at an import path, such as ``"dask.array.core:getter"``."""
+    module, _, name = place.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        # The installed version has it elsewhere. No object has this type.
+        return type("Unknown", (), {})
 
 
 @functools.cache
 def _known(name: str) -> Any:
-    """The class or function with a name in `_PLACES`."""
-    return look_up(*(places[name] for places in (_PLACES, _MOVED) if name in places))
+    return known(_PLACES[name])
 
 
 def _check_function(function: object) -> None:

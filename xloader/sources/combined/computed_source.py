@@ -10,9 +10,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from xloader.errors import OptionError, TransformError, UnsupportedDataError, XloaderError
 from xloader.sources.arrays import catalog
 from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
-from xloader.sources.chunk_sizes import shape_of, shift
+from xloader.sources.chunk_sizes import shape_of, shift, spans_of
 from xloader.sources.fetched import Deferred
-from xloader.sources.store_watch import Watch
 from xloader.sources.stores.per_process import PerProcess
 
 _MOST_AT_ONCE: Final = 1 << 16
@@ -88,21 +87,9 @@ class ComputedSource(Described):
         """Nothing is fetched: chunks are computed when they are decoded; see `Source.fetch`."""
         return Deferred(partial(self._compute, list(reads)))
 
-    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
-        """No watches, because nothing stored is read."""
-        return ()
-
-    def is_waiting(self, variable: str) -> bool:
-        """Always False."""
-        return False
-
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """The coordinates, lazily and without data variables."""
         return self._base.coordinates(is_indexed=is_indexed)
-
-    def is_through_xarray(self, variable: str) -> bool:
-        """Always False."""
-        return False
 
     def path_of(self, variable: str) -> str:
         """How a variable is computed, in words: ``"computed from time, lat and lon"``."""
@@ -112,29 +99,11 @@ class ComputedSource(Described):
     def __reduce__(self) -> tuple[object, ...]:
         return ComputedSource, (self._base, list(self._variables.values()), self._formulas)
 
-    @cached_property
-    def _edges(self) -> dict[tuple[str, int], NDArray[np.int64]]:
-        """Where chunks of several sizes begin and end, by variable and number of the dimension."""
-        return {
-            (name, axis): np.cumsum([0, *sizes])
-            for name, variable in self._variables.items()
-            for axis, sizes in enumerate(variable.chunks)
-            if isinstance(sizes, tuple)
-        }
-
-    def _span(self, variable: Variable, axis: int, index: int) -> tuple[int, int]:
-        """The elements of a chunk along a dimension."""
-        sizes = variable.chunks[axis]
-        if isinstance(sizes, tuple):
-            edges = self._edges[variable.name, axis]
-            return int(edges[index]), int(edges[index + 1])
-        return index * sizes, min((index + 1) * sizes, variable.shape[axis])
-
     def _compute(self, reads: Sequence[Read], outs: Sequence[NDArray[Any]]) -> Outcome:
         labels = self._labels.get()
         for read, out in zip(reads, outs, strict=True):
             variable, formula = self._variables[read.variable], self._formulas[read.variable]
-            spans = [self._span(variable, axis, i) for axis, i in enumerate(read.chunk)]
+            spans = spans_of(variable.chunks, read.chunk, variable.shape)
             begin = tuple(begin for begin, _ in spans)
             shape = tuple(end - begin for begin, end in spans)
             cut = shift(read.cut, begin, shape)
@@ -203,8 +172,7 @@ def _misshapen(variable: Variable, given: str, sizes: Mapping[Any, int]) -> Opti
         f"the function of {variable.name!r} returns a wrong shape",
         given=given,
         allowed=f"one value for each element of {dict(sizes)}, or fewer dimensions of them",
-        remedy="compute with the labels as they come: they are DataArrays, whose dimensions xarray "
-        "matches by name",
+        remedy="compute with the labels as they come: DataArrays, which xarray matches by name",
     )
 
 

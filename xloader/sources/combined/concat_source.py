@@ -24,7 +24,13 @@ from numpy.typing import NDArray
 from xloader.core.packing import Packing
 from xloader.errors import OptionError, UnknownNameError
 from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable, key_within
-from xloader.sources.chunk_sizes import each, join_sizes, num_chunks
+from xloader.sources.chunk_sizes import (
+    StoredObjects,
+    each,
+    join_sizes,
+    num_chunks,
+    stored_objects_of,
+)
 from xloader.sources.combined.labels import (
     MERGED,
     Labels,
@@ -38,7 +44,6 @@ from xloader.sources.combined.labels import (
 from xloader.sources.fetched import Deferred, fetch_from
 from xloader.sources.store_watch import Watch
 from xloader.sources.stores.per_process import PerProcess
-from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
 
 _MOST_COMPRESSED_NBYTES: Final = 16 * 2**20
 """16 MiB. Larger pickles hold data rather than descriptions, and are not compressed."""
@@ -207,11 +212,9 @@ def require_names(sources: Sequence[Source], dim: str) -> None:
         if dim not in dims:
             raise UnknownNameError(
                 f"{label_of(sources, number)} has no dimension {dim!r} to join along",
-                given=repr(dim),
                 allowed=", ".join(map(repr, dims)) or "none: its variables are single numbers",
-                remedy=f"pass dim= to join along another, or open it with xarray, use "
-                f".expand_dims({dim!r}), and pass the Dataset; or, "
-                f"if its variables are different ones, use {MERGED}",
+                remedy=f"pass another dim=, or open it with xarray, use .expand_dims({dim!r}), and "
+                f"pass the Dataset; or, if its variables are different ones, use {MERGED}",
             )
     names = set(sources[0].variables)
     for number, source in enumerate(sources[1:], 1):
@@ -222,7 +225,6 @@ def require_names(sources: Sequence[Source], dim: str) -> None:
                 f"{label_of(sources, lacks)} has no variable {lone[0]!r}, "
                 f"but {label_of(sources, has)} has it",
                 given=f"{', '.join(lone)} in only one of them",
-                allowed=f"variables in all sources: {', '.join(shared) or 'there are none'}",
                 remedy=f"pass variables={shared}, or, to open all variables together, use {MERGED}"
                 if shared
                 else f"to open different variables together, use {MERGED}",
@@ -270,10 +272,8 @@ def _require_alike(
                 first_chunks, second_chunks = (each(v.chunks[a], size) for v in (first, second))
                 apart.append((f"chunks along {first.dims[a]!r}", first_chunks, second_chunks))
     remedies = {
-        "dtype": "convert one with xarray's astype and pass the Dataset, or open packed "
-        "integers with the dtype= of the others",
-        "chunks": f"open them with xarray, use .chunk with the same chunks, and pass the "
-        f"Datasets, or leave {first.name!r} out with variables=[...]",
+        "dtype": "convert one with xarray's astype, or open packed integers with equal dtype=",
+        "chunks": "open them with xarray, use .chunk, and pass the Datasets, or leave it out",
     }
     for what, expected, actual in apart:
         if expected != actual:
@@ -281,11 +281,7 @@ def _require_alike(
                 f"two sources differ in the {what} of {first.name!r}",
                 given=f"{expected} in {label_of(sources, 0)}, "
                 f"{actual} in {label_of(sources, number)}",
-                remedy=remedies.get(
-                    what.split()[0],
-                    "regrid or rename with xarray and pass the Datasets, or leave "
-                    f"{first.name!r} out with variables=[...]",
-                ),
+                remedy=remedies.get(what.split()[0], "regrid it with xarray, or leave it out"),
             )
 
 
@@ -303,18 +299,32 @@ def check_labels(dim: str, labels: Sequence[Labels]) -> None:
     Numbers and dates must all increase or all decrease, and no two sources may overlap. Text has
     no order, so it only must not repeat.
     """
-    for before, after in itertools.pairwise(labels):
+    pairs = list(itertools.pairwise(labels))
+    for before, after in pairs:
         if before.kind != after.kind:
             raise different_kinds(dim, before, after)
     if labels and labels[0].kind == "text or objects":
         _check_distinct(dim, labels)
         return
-    sign = _common_direction(dim, labels)
-    if all(_goes_on(sign, before, after) for before, after in itertools.pairwise(labels)):
+    by_direction: dict[int, Labels] = {}
+    for owned in labels:
+        by_direction.setdefault(owned.direction, owned)
+    if {-1, 1} <= by_direction.keys():
+        first, second = (owned for direction, owned in by_direction.items() if direction)
+        raise OptionError(
+            f"labels along {dim!r} increase in one source and decrease in another",
+            given=f"{first}, {second}",
+            remedy=f"open those with xarray, use .sortby({dim!r}), and pass the Datasets",
+        )
+    # With one label in each source, only the labels of all sources show the direction.
+    is_falling = -1 in by_direction or (
+        1 not in by_direction and all(_goes_on(True, *pair) for pair in pairs)
+    )
+    if all(_goes_on(is_falling, *pair) for pair in pairs):
         return
-    ordered = sorted(labels, key=lambda owned: owned.index[0], reverse=sign < 0)
+    ordered = sorted(labels, key=lambda owned: owned.index[0], reverse=is_falling)
     for before, after in itertools.pairwise(ordered):
-        if not _goes_on(sign, before, after):
+        if not _goes_on(is_falling, before, after):
             raise OptionError(
                 f"two sources overlap along {dim!r}",
                 given=f"{before}, {after}",
@@ -328,41 +338,24 @@ def check_labels(dim: str, labels: Sequence[Labels]) -> None:
     )
 
 
-def _goes_on(sign: int, before: Labels, after: Labels) -> bool:
+def _goes_on(is_falling: bool, before: Labels, after: Labels) -> bool:
     """Whether all labels of one source come before those of the other, in a direction."""
     last, first = before.index[-1], after.index[0]
-    return bool(last < first if sign > 0 else last > first)
-
-
-def _common_direction(dim: str, labels: Sequence[Labels]) -> int:
-    """The direction of all labels: 1 if they increase, -1 if they decrease."""
-    known = [source_labels for source_labels in labels if source_labels.direction]
-    if not known:
-        # With one label in each source, only the labels of all sources show the direction.
-        pairs = list(itertools.pairwise(labels))
-        return -1 if pairs and all(_goes_on(-1, before, after) for before, after in pairs) else 1
-    for source_labels in known:
-        if source_labels.direction != known[0].direction:
-            raise OptionError(
-                f"labels along {dim!r} increase in one source and decrease in another",
-                given=f"{known[0]}, {source_labels}",
-                remedy=f"open those with xarray, use .sortby({dim!r}), and pass the Datasets",
-            )
-    return known[0].direction
+    return bool(last > first if is_falling else last < first)
 
 
 def _check_distinct(dim: str, labels: Sequence[Labels]) -> None:
     """Check that no label occurs twice."""
     owners: dict[object, str] = {}
-    for source_labels in labels:
-        for label in source_labels.index:
+    for owned in labels:
+        for label in owned.index:
             if label in owners:
                 raise OptionError(
                     f"a label along {dim!r} occurs twice",
-                    given=f"{label!r} in {owners[label]} and in {source_labels.owner}",
+                    given=f"{label!r} in {owners[label]} and in {owned.owner}",
                     remedy="leave one of them out, or rename it with xarray",
                 )
-            owners[label] = source_labels.owner
+            owners[label] = owned.owner
 
 
 def check_coordinates(sources: Sequence[Source], dim: str) -> None:
@@ -393,8 +386,7 @@ def check_coordinates(sources: Sequence[Source], dim: str) -> None:
                     given=f"{differing_labels(first[other_dim], by_dim[other_dim])} "
                     f"in {label_of(sources, 0)} and {label_of(sources, number)}",
                     remedy=order_remedy(other_dim, first[other_dim], by_dim[other_dim])
-                    or "regrid them with xarray, or give them the same labels with "
-                    ".assign_coords, and pass the Datasets",
+                    or "regrid them with xarray, or give them the same labels",
                 )
 
 

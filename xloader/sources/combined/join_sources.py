@@ -17,6 +17,7 @@ from xloader.sources.base import Source
 from xloader.sources.combined.labels import (
     Labels,
     are_same_labels,
+    by_xarray,
     different_kinds,
     differing_labels,
     find_labels,
@@ -82,8 +83,6 @@ def check_method(method: Any, tolerance: Any) -> None:
             "there is no such method for labels that a source does not have",
             given=f"method={method!r}",
             allowed='None, "nearest" or "ffill"',
-            remedy='pass method="nearest" for the closest label, or "ffill" for the last one '
-            "before",
         )
     if tolerance is not None and (method is None or np.ndim(tolerance)):
         raise OptionError(
@@ -103,8 +102,7 @@ def _check_order(on: str, labels: Labels, method: Method) -> None:
         raise OptionError(
             f"labels along {on!r} occur twice or are missing",
             given=f"{len(wrong)} labels of {labels.owner}, such as {wrong[0]}",
-            remedy=f"open it with xarray, use .drop_duplicates({on!r}) or .dropna, and pass the "
-            "Dataset",
+            remedy=by_xarray(f".drop_duplicates({on!r}) or .dropna"),
         )
     is_time = "dates" in labels.kind or "durations" in labels.kind
     if labels.kind == "text or objects":
@@ -119,7 +117,7 @@ def _check_order(on: str, labels: Labels, method: Method) -> None:
         raise OptionError(
             f"the labels along {on!r} do not increase",
             given=f"{_show(index[wrong_at])}, then {_show(index[wrong_at + 1])} in {labels.owner}",
-            remedy=f"open it with xarray, use .sortby({on!r}), and pass the Dataset",
+            remedy=by_xarray(f".sortby({on!r})"),
         )
 
 
@@ -131,8 +129,7 @@ def _find(on: str, labels: Labels, target: Any, method: Method, tolerance: Any) 
         raise OptionError(
             f"labels along {on!r} cannot be compared: {error}",
             given=f"labels such as {_show(target[0])}, method={method!r}, tolerance={tolerance!r}",
-            allowed=f"labels like {_show(labels.index[0])}, and a tolerance that is a distance "
-            "between them",
+            allowed=f"labels like {_show(labels.index[0])}, and a distance between them",
             remedy='for times, pass a duration such as tolerance="30min"',
         ) from error
 
@@ -204,9 +201,8 @@ def merge_sources(sources: Sequence[Source], variables: Iterable[str] = ()) -> S
                 raise OptionError(
                     f"two sources have a variable of the name {name!r}",
                     given=f"{label_of(sources, owners[name])}, {label_of(sources, number)}",
-                    remedy=f"join parts of one series with xloader.concat({_pasted(sources)}), "
-                    "parts along another dimension with its dim=, and sources whose names mean "
-                    "different things with xloader.join({...})",
+                    remedy=f"join parts of one series with xloader.concat({_pasted(sources)}), and "
+                    "sources whose names mean different things with xloader.join({...})",
                 )
             owners[name] = number
     views = _SharedNames([_Part(source, "") for source in sources], is_strict=True).views()
@@ -229,8 +225,7 @@ def _labels_of(name: str, source: Source, on: str) -> Labels | None:
         raise OptionError(
             f"a source has no labels along {on!r}, so they cannot be matched",
             given=f"{name}: {source.name}",
-            remedy=f"open it with xarray, add labels with .assign_coords({on}=...), and pass the "
-            "Dataset",
+            remedy=by_xarray(f".assign_coords({on}=...)"),
         )
     return Labels(name, index)
 

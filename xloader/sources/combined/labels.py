@@ -136,7 +136,7 @@ class Labels:
         raise OptionError(
             f"the labels of {self.owner} neither increase nor decrease",
             given=_first_turn(self.index),
-            remedy="open it with xarray, use .sortby and .drop_duplicates, and pass the Dataset",
+            remedy=by_xarray(".sortby and .drop_duplicates"),
         )
 
     def __str__(self) -> str:
@@ -172,6 +172,11 @@ def differing_labels(first: Any, second: Any) -> str:
         if label != another and not are_same_labels(first[[place]], second[[place]]):
             return f"{label!r} and {another!r} at position {place}"
     return "labels that are not numbers"
+
+
+def by_xarray(calls: str) -> str:
+    """Advice to change a source with xarray."""
+    return f"open it with xarray, use {calls}, and pass the Dataset"
 
 
 def listed(names: Sequence[str], most: int) -> str:

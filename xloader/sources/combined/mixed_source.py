@@ -15,11 +15,10 @@ from xloader.core.axis import Axis, ElementList, Ints, as_elements
 from xloader.sources.arrays import catalog
 from xloader.sources.arrays.selected_source import Selected, SelectedSource
 from xloader.sources.base import ChunkFiles, Fetched, Outcome, Read, Source, View, key_within
-from xloader.sources.chunk_sizes import Sizes, compact
+from xloader.sources.chunk_sizes import Sizes, StoredObjects, compact, stored_objects_of
 from xloader.sources.combined.labels import order_notes
 from xloader.sources.fetched import Deferred, fetch_from
 from xloader.sources.stores.per_process import PerProcess
-from xloader.sources.stores.stored_objects import StoredObjects, stored_objects_of
 
 
 class _RepeatedBlocks:

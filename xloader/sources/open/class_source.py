@@ -10,7 +10,7 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import DTypeLike, NDArray
 
-from xloader.core.messages import extra_remedy
+from xloader.core.messages import extra_remedy, show_count
 from xloader.errors import (
     ChunkError,
     CorruptChunkError,
@@ -29,16 +29,14 @@ from xloader.errors import (
     SourceAccessError,
     SourceNotFoundError,
     UnsupportedDataError,
-    XloaderError,
 )
 from xloader.sources.arrays import catalog
 from xloader.sources.arrays.xarray_source import describe
 from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
 from xloader.sources.chunk_sizes import num_chunks, spans_of, take
 from xloader.sources.fetched import Deferred
-from xloader.sources.open.open_source import open_source
+from xloader.sources.open.open_source import from_file, open_source
 from xloader.sources.retries import current
-from xloader.sources.store_watch import Watch
 from xloader.sources.stores.file_openers import FileOpener, Gate
 from xloader.sources.stores.per_process import PerProcess
 
@@ -164,8 +162,7 @@ def _ends(extensions: Iterable[str] | None) -> tuple[str, ...]:
         raise OptionError(
             "these are not ends of names of files",
             given=f"extensions={extensions!r}",
-            allowed='text, such as ".nc"',
-            remedy="leave extensions out to take all kinds that are known",
+            remedy='pass texts such as ".nc", or leave extensions out to take all kinds',
         )
     return tuple(end.lower() for end in ends)
 
@@ -193,7 +190,8 @@ def _files_in(
         within = f"{name}/{entry.name}"
         is_sample = entry.name.lower().endswith(ends)
         is_folder = entry.is_dir()
-        is_zarr = is_folder and not is_sample and _is_store(entry.path)
+        marks = (os.path.join(entry.path, mark) for mark in _ZARR_MARKS)
+        is_zarr = is_folder and not is_sample and any(map(os.path.exists, marks))
         if is_sample or (is_zarr and ends is EXTENSIONS):
             yield within
         elif is_folder and not is_zarr:
@@ -207,22 +205,14 @@ def _files_in(
             yield from _files_in(entry.path, within, ends, unknown, above | {key})
 
 
-def _is_store(path: str) -> bool:
-    return any(os.path.exists(os.path.join(path, mark)) for mark in _ZARR_MARKS)
-
-
 def _in_words(unknown: Counter[str], outside: int) -> str:
     notes = []
     if unknown:
         kinds = ", ".join(f"{num:,} {end}" for end, num in unknown.most_common(5))
-        notes.append(f"{_files(unknown.total())} of other kinds ({kinds})")
+        notes.append(f"{show_count(unknown.total(), 'file')} of other kinds ({kinds})")
     if outside:
-        notes.append(f"{_files(outside)} beside the class folders")
+        notes.append(f"{show_count(outside, 'file')} beside the class folders")
     return " and ".join(notes)
-
-
-def _files(number: int) -> str:
-    return "1 file" if number == 1 else f"{number:,} files"
 
 
 def named(texts: Sequence[str]) -> NDArray[Any]:
@@ -260,14 +250,6 @@ class ClassSource(Described):
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Nothing is read yet: files are opened when they are decoded; see `Source.fetch`."""
         return Deferred(partial(self._read, list(reads)))
-
-    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
-        """No watches: each file is opened when it is needed."""
-        return ()
-
-    def is_waiting(self, variable: str) -> bool:
-        """Always False."""
-        return False
 
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """The path and the class of each file. Labels within files may differ, and are not read."""
@@ -310,7 +292,7 @@ class ClassSource(Described):
     def _values(self, path: str, reads: Sequence[Read]) -> list[NDArray[Any] | str]:
         """The values of each read of a file; or in words, how a variable differs."""
         results: list[NDArray[Any] | str] = []
-        dataset = open_file(path, self._open_kwargs)
+        dataset = _opener_of(path, self._open_kwargs)()
         try:
             for read in reads:
                 names = (read.variable,) if read.variable in dataset.data_vars else ()
@@ -393,27 +375,23 @@ def open_class_source(
 ) -> ClassSource:
     """Make a source of files, of which only the first is opened."""
     path = files.path_of(0)
-    described: Mapping[str, Variable]
     if _is_zarr(path):
         source = open_source(path, variables=variables, dtype=dtype, **open_kwargs)
-        described = source.variables
     else:
-        with closing(_opened_first(path, open_kwargs)) as dataset:
-            described = describe(dataset, catalog.choose(dataset, variables, path), dtype)
+        source = from_file(_opener_of(path, open_kwargs), variables, dtype)
+    described = source.variables
     used = {name for variable in described.values() for name in (variable.name, *variable.dims)}
     if taken := [name for name in _OWN_NAMES if name in used]:
         raise OptionError(
             "the files use a name that the samples need for something else",
             given=f"{', '.join(map(repr, taken))} in {files.paths[0]}",
-            allowed="variables and dimensions with names other than "
-            + ", ".join(map(repr, _OWN_NAMES)),
             remedy="rename it in the files, or leave a variable out with variables=[...]",
         )
     return ClassSource(files, described, dtype, open_kwargs)
 
 
-def open_file(path: str, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
-    """Open a file through xarray, lazily. A GeoTIFF needs rioxarray."""
+def _opener_of(path: str, open_kwargs: Mapping[str, Any]) -> FileOpener:
+    """Opens a file through xarray. A GeoTIFF needs rioxarray."""
     kwargs = dict(open_kwargs)
     if path.lower().endswith((".tif", ".tiff")) and "engine" not in kwargs:
         # A look that imports nothing: GDAL takes a second.
@@ -424,19 +402,7 @@ def open_file(path: str, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
                 remedy=extra_remedy("geotiff"),
             )
         kwargs["engine"] = "rasterio"
-    return FileOpener(path, kwargs)()
-
-
-def _opened_first(path: str, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
-    """The first file, opened; errors are those of `open_source`."""
-    try:
-        return open_file(path, open_kwargs)
-    except XloaderError:
-        raise
-    except Exception:
-        # This says what is wrong with it.
-        open_source(path, **open_kwargs)
-        raise
+    return FileOpener(path, kwargs)
 
 
 def _is_zarr(path: str) -> bool:

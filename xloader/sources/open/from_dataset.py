@@ -23,17 +23,17 @@ from xloader.core.messages import closest, warn_caller
 from xloader.core.packing import Packing
 from xloader.errors import ClusterWarning, OptionError, UnknownNameError, UnsupportedDataError
 from xloader.sources.arrays import catalog
-from xloader.sources.arrays.dask_blocks import effort_of, share_tasks
-from xloader.sources.arrays.dask_views import view_of_graph
+from xloader.sources.arrays.cluster_blocks import effort_of, share_tasks
+from xloader.sources.arrays.dask_views import view_of_variable
 from xloader.sources.arrays.selected_source import Selected, SelectedBlocks, SelectedSource
 from xloader.sources.arrays.xarray_source import XarraySource, backing, describe, is_in_memory
-from xloader.sources.arrays.xarray_views import LazyView, UnrecognisedError, held_by, view_of
+from xloader.sources.arrays.xarray_views import LazyView, UnrecognisedError
 from xloader.sources.base import Source
 from xloader.sources.combined.mixed_source import MixedSource
 from xloader.sources.store_watch import StampedFiles
 from xloader.sources.stores.locations import pack, place_of
 from xloader.sources.stores.redaction import safe_name
-from xloader.sources.zarr.chunk_errors import OnMissing
+from xloader.sources.zarr.fetched_chunks import OnMissing
 from xloader.sources.zarr.zarr_source import ZarrSource, make_route, make_variable
 
 _MOST_REPEATS: Final = 8.0
@@ -177,9 +177,7 @@ def _decoded(dataset: xr.Dataset, create_default_indexes: bool) -> xr.Dataset:
 
 def _find(array: xr.DataArray) -> _ZarrView:
     """Find the Zarr array that a variable is a plain view of."""
-    variable = array.variable
-    held = held_by(variable)
-    view = view_of(held) if variable.chunks is None else view_of_graph(held)
+    view = view_of_variable(array.variable)
     name = str(array.name)
     selected = view.selected(name)
     # Unique names: in a store, dimensions with the same name may have different sizes.

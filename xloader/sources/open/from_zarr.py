@@ -36,7 +36,7 @@ from xloader.sources.base import Source
 from xloader.sources.retries import is_timeout
 from xloader.sources.stores.locations import PathPlace, StoreLocation, UrlPlace
 from xloader.sources.stores.redaction import access_error, cause_of, told_of
-from xloader.sources.zarr.chunk_errors import OnMissing
+from xloader.sources.zarr.fetched_chunks import OnMissing
 from xloader.sources.zarr.parse_codecs import unknown_codec_error
 from xloader.sources.zarr.zarr_source import ZarrSource
 
@@ -272,7 +272,6 @@ def refuse_empty(name: str, groups: list[str]) -> None:
     if groups:
         raise UnsupportedDataError(
             f"{name} has no data variable, but its groups may have some",
-            given="no data variable",
             allowed=f"one of the groups {groups}",
             remedy=f'pass group="{groups[0]}"',
         )
@@ -335,8 +334,7 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
         return UnsupportedDataError(
             f"the installed zarr does not read rectilinear chunk grids ({text})",
             given=f"{opener.name}, zarr {zarr.__version__}",
-            allowed="regular chunk grids, and rectilinear ones with zarr 3.2 or newer",
-            remedy="use Python 3.12 or newer, and pip install --upgrade zarr",
+            remedy="install zarr 3.2 or newer, which needs Python 3.12",
         )
     if isinstance(error, TypeError) and "unexpected keyword argument" in text:
         return UnsupportedDataError(
@@ -349,13 +347,10 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
     return UnsupportedDataError(
         "xarray cannot make a dataset of this Zarr group",
         given=f"{opener.name} ({text})",
-        allowed="arrays of bool, integers or floats, and metadata that xarray decodes"
-        if has_names
-        else "arrays with dimension names",
         remedy="open it with xarray (drop_variables= or decode_cf= may help), and pass the Dataset"
         if has_names
-        else "write dimension_names (v3) or _ARRAY_DIMENSIONS (v2), as xarray does, or name "
-        "the variables that have them: variables=[...]",
+        else "write dimension names (dimension_names in v3, _ARRAY_DIMENSIONS in v2), or name the "
+        "variables that have them: variables=[...]",
     )
 
 
@@ -422,7 +417,6 @@ def _not_found(opener: ZarrOpener) -> XloaderError:
     return SourceNotFoundError(
         "there is no Zarr group here",
         given=opener.name,
-        allowed="a directory or store with zarr.json, or .zgroup for Zarr v2",
         remedy=_remedy_of(opener),
     )
 

@@ -25,6 +25,7 @@ from xloader.sources.combined.labels import MERGED
 from xloader.sources.open.from_dataset import from_dataset, from_tree
 from xloader.sources.open.from_zarr import ZarrOpener, from_zarr, refuse_empty
 from xloader.sources.store_watch import StampedFiles
+from xloader.sources.stores.bounded_reads import check_path, local_path
 from xloader.sources.stores.file_openers import FileOpener, Gate
 from xloader.sources.stores.locations import (
     StoreLocation,
@@ -33,9 +34,8 @@ from xloader.sources.stores.locations import (
     place_of,
     refuse_versions,
 )
-from xloader.sources.stores.ordinary_files import check_path, local_path
 from xloader.sources.stores.redaction import access_error, cause_of, safe_name, secrets_of, told_of
-from xloader.sources.zarr.chunk_errors import OnMissing
+from xloader.sources.zarr.fetched_chunks import OnMissing
 
 VERSIONS: Final[tuple[str, ...]] = ("branch", "tag", "snapshot_id")
 """Options that say at which version to open an icechunk repository."""
@@ -90,7 +90,7 @@ def open_source(
         place = place_of(source, versions)
     if isinstance(place, str):
         kwargs = _file_kwargs(group, storage_options, open_kwargs)
-        return _from_file(FileOpener(place, kwargs), variables, dtype)
+        return from_file(FileOpener(place, kwargs), variables, dtype)
     if place is not None:
         place = place.patient(retry_policy or RetryPolicy())
         return from_zarr(ZarrOpener(place, within, open_kwargs), variables, dtype, on_missing)
@@ -99,16 +99,14 @@ def open_source(
     raise UnsupportedDataError(
         "xloader cannot open an object of this kind",
         given=f"{type(source).__module__}.{type(source).__qualname__}",
-        allowed="a path or URL, a store or session, a zarr group, an xarray Dataset, DataArray or "
-        "DataTree",
-        remedy="join sources along a dimension with xloader.concat([...]), and sources with "
-        f"different variables with {MERGED}"
+        allowed="a path or URL, a store, session or zarr group, or an object of xarray",
+        remedy=f"join them with xloader.concat([...]), or, with different variables, {MERGED}"
         if isinstance(source, list | tuple)
         else "open it with xarray first and pass the Dataset",
     )
 
 
-def _from_file(
+def from_file(
     opener: FileOpener, variables: Iterable[str] | str | None, dtype: DTypeLike | None
 ) -> Source:
     """Open a file as xarray opens it, and make a source of it."""
@@ -218,7 +216,6 @@ def _existing(path: str, storage_options: Mapping[str, Any] | None) -> str:
         raise SourceNotFoundError(
             "there is nothing at this path",
             given=path,
-            allowed="a Zarr directory or a file that xarray can open",
             remedy=f"open many files as one with xloader.concat({path!r})"
             if any(mark in path for mark in "*?[")
             else f"check the path, which stands for {full}",
@@ -238,7 +235,6 @@ def _refuse_misspelt(open_kwargs: Mapping[str, Any]) -> None:
             raise OptionError(
                 f"open has no option {name!r}",
                 given=name,
-                allowed=f"{', '.join(ours)}, and the options of xr.open_dataset",
                 remedy=f"did you mean {close[0]!r}?",
             )
 

@@ -22,8 +22,8 @@ from xloader.sources import zarr_adapter
 from xloader.sources.base import Source
 from xloader.sources.open.from_zarr import HidingStore, dims_of
 from xloader.sources.open.open_source import location_of, open_source
+from xloader.sources.stores.bounded_reads import CHUNK_KEY
 from xloader.sources.stores.redaction import told_of
-from xloader.sources.stores.stored_objects import CHUNK_KEY
 from xloader.sources.zarr.object_inventory import METADATA, list_keys, list_names
 from xloader.sources.zarr.parse_codecs import check_codecs, unknown_codec_error
 from xloader.sources.zarr.stored_array import check_keys

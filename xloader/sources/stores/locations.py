@@ -31,8 +31,12 @@ from xloader.errors import (
 )
 from xloader.sources import zarr_adapter
 from xloader.sources.stores import object_stores
-from xloader.sources.stores.bounded_reads import RetryingStore, protocols_of
-from xloader.sources.stores.ordinary_files import OrdinaryFiles, with_ordinary_files
+from xloader.sources.stores.bounded_reads import (
+    OrdinaryFiles,
+    RetryingStore,
+    protocols_of,
+    with_ordinary_files,
+)
 from xloader.sources.stores.per_process import Home, PerProcess
 from xloader.sources.stores.redaction import (
     access_error,
@@ -59,24 +63,7 @@ They are compared exactly, because a subclass may override methods.
 def pack(value: object, name: str, remedy: str) -> bytes:
     """Pickle a value into bytes, with an error that names the value if that fails."""
     try:
-        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    except XloaderError:
-        raise
-    except Exception:
-        data = _pack_by_value(value, name, remedy)
-    if len(data) > MOST_QUIET_NBYTES:
-        warn_caller(
-            f"{name} is in memory: {len(data) / 2**20:.0f} MiB are copied to each process that "
-            "receives it. Write it to disk and open it from there.",
-            WorkersWarning,
-        )
-    return data
-
-
-def _pack_by_value(value: object, name: str, remedy: str) -> bytes:
-    """Pickle a value with cloudpickle, or raise an error that names its class."""
-    try:
-        return bytes(cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+        data = _packed(value)
     except XloaderError:
         raise
     except Exception as error:
@@ -88,6 +75,23 @@ def _pack_by_value(value: object, name: str, remedy: str) -> bytes:
             given=f"{value_type.__module__}.{value_type.__qualname__}{of}: {error}",
             remedy=remedy,
         ) from error
+    if len(data) > MOST_QUIET_NBYTES:
+        warn_caller(
+            f"{name} is in memory: {len(data) / 2**20:.0f} MiB are copied to each process that "
+            "receives it. Write it to disk and open it from there.",
+            WorkersWarning,
+        )
+    return data
+
+
+def _packed(value: object) -> bytes:
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except XloaderError:
+        raise
+    except Exception:
+        # By value, as lambdas and classes of notebooks need it.
+        return bytes(cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ class PathPlace:
     def open_store(self) -> Store:
         """Open the directory, or open the zip file with a new file handle."""
         if is_zip(self.path):
-            return _open_zip(ZipStore(self.path, mode="r"))
+            return zarr_adapter.opened(ZipStore(self.path, mode="r"))
         return OrdinaryFiles(self.path, read_only=True)
 
     def patient(self, retry_policy: RetryPolicy) -> PathPlace:
@@ -205,9 +209,11 @@ class GivenPlace:
         is_frozen: bool = False,
         is_in_memory: bool = False,
     ) -> None:
-        store = with_ordinary_files(store)
+        store = zarr_adapter.opened(with_ordinary_files(store))
         self.secrets = secrets_of(_options_of(store))
-        self.name = name or _name_of(store, self.secrets)
+        # The store's own text, without credentials and memory addresses.
+        text = re.sub(r" object at 0x[0-9a-f]+", "", str(store)).removeprefix("object_store://")
+        self.name = name or scrub(text, self.secrets)
         self.version = version
         self.is_frozen = is_frozen
         self.retry_policy = RetryPolicy()
@@ -216,7 +222,7 @@ class GivenPlace:
         self._home = None if isinstance(zarr_adapter.innermost(store), _FORKABLE) else Home()
         # An open zip file has one read position, which a forked child would share.
         self.is_forkable = isinstance(zarr_adapter.innermost(store), LocalStore | MemoryStore)
-        self._store = PerProcess(lambda: _open_zip(store), self.name, is_forkable=self.is_forkable)
+        self._store = PerProcess(lambda: store, self.name, is_forkable=self.is_forkable)
         self._store.get()
 
     def open_store(self) -> Store:
@@ -257,16 +263,8 @@ class GivenPlace:
             if type(store).__module__.startswith("icechunk")
             else "open the data by its path or URL, or give the store a __getstate__",
         )
-        return {
-            "name": self.name,
-            "version": self.version,
-            "is_frozen": self.is_frozen,
-            "secrets": self.secrets,
-            "retry_policy": self.retry_policy,
-            "_packed": packed,
-            "_home": home,
-            "_is_in_memory": False,
-        }
+        opened_there = {"_store": None, "_packed": packed, "is_forkable": False}
+        return {**self.__dict__, **opened_there, "_home": home, "_is_in_memory": False}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -282,13 +280,6 @@ def is_zip(path: str) -> bool:
     return path.endswith(".zip") and not os.path.isdir(path)
 
 
-def _open_zip(store: Store) -> Store:
-    # Other stores open at their first use, but reading a zip file before it is opened fails.
-    if isinstance(store, ZipStore):
-        zarr_adapter.open_zip(store)
-    return store
-
-
 def _options_of(store: Store) -> object:
     """Options of an open store that may hold credentials."""
     inner = zarr_adapter.innermost(store)
@@ -296,12 +287,6 @@ def _options_of(store: Store) -> object:
         options = getattr(inner.store, "config", None), getattr(inner.store, "client_options", None)
         return [dict(group) for group in options if group]
     return getattr(getattr(inner, "fs", None), "storage_options", None)
-
-
-def _name_of(store: Store, secrets: tuple[str, ...]) -> str:
-    """The store's own text, without credentials and memory addresses."""
-    text = re.sub(r" object at 0x[0-9a-f]+", "", str(store))
-    return scrub(text.removeprefix("object_store://"), secrets)
 
 
 def lies_in_memory(store: Store) -> bool:
@@ -348,8 +333,10 @@ def store_of(source: object, *, is_read_only: bool) -> Store | None:
     """A store of zarr as it is, or one around a store of obstore or fsspec; None for all else."""
     if isinstance(source, Store):
         return source
-    if _is_obstore(source):
-        return ObjectStore(source, read_only=is_read_only)  # type: ignore[type-var]
+    obstores = getattr(sys.modules.get("obstore.store"), "__dict__", {})
+    kinds = tuple(kind for name, kind in obstores.items() if re.fullmatch(r"[A-Z]\w+Store", name))
+    if isinstance(source, kinds):
+        return ObjectStore(source, read_only=is_read_only)
     fsspec = sys.modules.get("fsspec")
     if fsspec is not None and isinstance(source, fsspec.FSMap):
         from zarr.storage import FsspecStore
@@ -383,7 +370,6 @@ def _place_of_repository(repository: Any, versions: Mapping[str, Any]) -> StoreL
         raise OptionError(
             "a repository can be opened at only one version",
             given=", ".join(versions),
-            allowed="one of branch=, tag= and snapshot_id=",
         )
     where, version = _where_of(repository), dict(versions) or {"branch": "main"}
     try:
@@ -425,12 +411,3 @@ def _where_of(repository: Any) -> str:
     # icechunk 1 writes "path=...", and icechunk 2 "path: ...".
     pieces = re.findall(r"\b(?:path|bucket|prefix|account|container)(?:=|: )([^,)\s]+)", storage)
     return "/".join(piece for piece in pieces if piece != "None")
-
-
-def _is_obstore(source: object) -> bool:
-    """Whether an object is a store of obstore."""
-    stores = sys.modules.get("obstore.store")
-    return stores is not None and isinstance(
-        source,
-        tuple(cls for name, cls in vars(stores).items() if re.fullmatch(r"[A-Z]\w+Store", name)),
-    )

@@ -24,7 +24,6 @@ import importlib.util
 import math
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -38,6 +37,9 @@ _SECRETS: Final = (
     "AZURE_CLIENT_SECRET",
 )
 """Environment variables whose values no message may show."""
+
+_SCHEMES: Final = frozenset({"s3", "s3a", "gs", "abfs", "abfss", "http", "https"})
+"""Beginnings of the URLs that obstore opens."""
 
 _AMAZONS: Final = re.compile(r"https://s3(\.[\w-]+)?\.amazonaws\.com(\.cn)?/?$")
 """Endpoints that obstore finds by itself from the region."""
@@ -54,7 +56,7 @@ def is_known(url: str) -> bool:
         parts = urlsplit(url)
     except ValueError:
         return False
-    if parts.scheme not in _MAKERS or parts.query or parts.fragment or "::" in url:
+    if parts.scheme not in _SCHEMES or parts.query or parts.fragment or "::" in url:
         return False
     return importlib.util.find_spec("obstore") is not None and not _is_configured(parts.scheme)
 
@@ -69,7 +71,7 @@ def open_url(url: str, timeout: float = 300.0) -> Store | None:
     from obstore.exceptions import BaseError
 
     try:
-        store = _MAKERS[urlsplit(url).scheme](url, _settings(url, timeout))
+        store = _open(url, timeout)
     # For example, credentials of a kind that obstore does not know.
     except (BaseError, ValueError):
         return None
@@ -86,27 +88,38 @@ def _is_configured(scheme: str) -> bool:
     return bool(conf.get(scheme) or conf.get(same.get(scheme, scheme)))
 
 
-def _settings(url: str, timeout: float) -> dict[str, Any]:
-    """Settings of every obstore store: no retries, a timeout, and HTTP only where asked for."""
-    return {
-        "retry_config": {"max_retries": 0},
-        "client_options": {
-            "timeout": f"{math.ceil(timeout)}s",
-            "allow_http": url.startswith("http://"),
-        },
-    }
+def _open(url: str, timeout: float) -> Any:
+    """Open a URL with obstore; None where it lacks credentials or a region.
 
+    There are no retries, and HTTP only where it is asked for.
+    """
+    from obstore import store
 
-def _open_s3(url: str, settings: dict[str, Any]) -> Any:
-    """Open an S3 URL, or return None where obstore lacks credentials or a region."""
-    from obstore.store import S3Store
-
-    options = _s3_options()
-    if options is None:
-        return None
-    if str(options.get("endpoint", "")).startswith("http://"):
-        settings["client_options"]["allow_http"] = True
-    return S3Store.from_url(url, **options, **settings)
+    parts = urlsplit(url)
+    client = {"timeout": f"{math.ceil(timeout)}s", "allow_http": parts.scheme == "http"}
+    options: dict[str, Any] = {"retry_config": {"max_retries": 0}, "client_options": client}
+    match parts.scheme:
+        case "s3" | "s3a":
+            of_user = _s3_options()
+            if of_user is None:
+                return None
+            client["allow_http"] = str(of_user.get("endpoint", "")).startswith("http://")
+            return store.S3Store.from_url(url, **of_user, **options)
+        case "gs":
+            folder = os.environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud"
+            named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+            file = Path(named or Path(folder) / "application_default_credentials.json")
+            if file.is_file():
+                return store.GCSStore.from_url(url, application_credentials=str(file), **options)
+        case "abfs" | "abfss":
+            has_key = any(os.environ.get(name) for name in _SECRETS if name.startswith("AZURE_"))
+            # Libraries read a URL without the account in different ways.
+            if parts.username and has_key:
+                return store.AzureStore.from_url(url, **options)
+        case _:
+            if parts.username is None:
+                return store.HTTPStore.from_url(url, **options)
+    return None
 
 
 def _s3_options() -> dict[str, Any] | None:
@@ -148,46 +161,3 @@ def _at(endpoint: str | None, region: str | None) -> dict[str, Any] | None:
     if endpoint is None:
         return {"region": region} if region else None
     return {"region": region or "us-east-1", "endpoint": endpoint}
-
-
-def _open_gs(url: str, settings: dict[str, Any]) -> Any:
-    """Open a Google Cloud URL, or return None where there is no credentials file."""
-    from obstore.store import GCSStore
-
-    folder = os.environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud"
-    named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    file = Path(named or Path(folder) / "application_default_credentials.json")
-    if not file.is_file():
-        return None
-    return GCSStore.from_url(url, application_credentials=str(file), **settings)
-
-
-def _open_azure(url: str, settings: dict[str, Any]) -> Any:
-    """Open an Azure URL, or return None without an account in it or a credential for it."""
-    from obstore.store import AzureStore
-
-    parts = urlsplit(url)
-    has_key = any(os.environ.get(name) for name in _SECRETS if name.startswith("AZURE_"))
-    # Libraries read a URL without the account in different ways.
-    return AzureStore.from_url(url, **settings) if parts.username and has_key else None
-
-
-def _open_http(url: str, settings: dict[str, Any]) -> Any:
-    """Open an HTTP URL, or return None if there is a user in it."""
-    from obstore.store import HTTPStore
-
-    if urlsplit(url).username is not None:
-        return None
-    return HTTPStore.from_url(url, **settings)
-
-
-_MAKERS: Final[dict[str, Callable[[str, dict[str, Any]], Any]]] = {
-    "s3": _open_s3,
-    "s3a": _open_s3,
-    "gs": _open_gs,
-    "abfs": _open_azure,
-    "abfss": _open_azure,
-    "http": _open_http,
-    "https": _open_http,
-}
-"""By scheme: a function that opens an obstore store, or gives None without credentials."""

@@ -19,9 +19,8 @@ from zarr.storage import LocalStore, MemoryStore, ZipStore
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError, UnsupportedDataError, XloaderError
 from xloader.sources import zarr_adapter
-from xloader.sources.stores.bounded_reads import RetryingStore
+from xloader.sources.stores.bounded_reads import RetryingStore, local_path
 from xloader.sources.stores.locations import GivenPlace, UrlPlace, lies_in_memory, store_of
-from xloader.sources.stores.ordinary_files import local_path
 from xloader.sources.stores.redaction import access_error, cause_of, safe_name
 from xloader.sources.stores.write_places import FULL_ERRNOS, full_error
 

@@ -21,7 +21,7 @@ from xloader.errors import (
     XloaderError,
 )
 from xloader.sources.base import Source
-from xloader.sources.stores.ordinary_files import local_path
+from xloader.sources.stores.bounded_reads import local_path
 
 ZARR_MARKS: Final = ("zarr.json", ".zgroup", ".zmetadata", ".zarray", ".zattrs")
 """Objects of which each Zarr store has at least one."""

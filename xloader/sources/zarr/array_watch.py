@@ -26,7 +26,7 @@ from xloader.sources.store_watch import (
     generation_of,
     stamp_of,
 )
-from xloader.sources.stores.ordinary_files import OrdinaryFiles
+from xloader.sources.stores.bounded_reads import OrdinaryFiles
 from xloader.sources.stores.redaction import Secrets, access_error, cause_of
 from xloader.sources.zarr.object_readers import objects_of
 from xloader.sources.zarr.parse_codecs import Metadata
@@ -154,22 +154,14 @@ class Openings:
 
     @classmethod
     def now(
-        cls,
-        arrays: Mapping[str, zarr.Array[Any]],
-        store: str,
-        secrets: Secrets,
-        *,
-        is_frozen: bool,
-        is_behind: bool,
+        cls, arrays: Mapping[str, zarr.Array[Any]], store: str, secrets: Secrets, *, is_behind: bool
     ) -> Openings:
         """Record arrays that were just opened."""
-        openings: dict[str, Opening] = {}
-        if zarr_adapter.is_known() and not is_frozen:
-            openings = {v: opening for v, array in arrays.items() if (opening := _opening(array))}
-            if openings and is_behind and not _has_documents(next(iter(arrays.values()))):
-                # Without documents of its own an array has only consolidated metadata, and there is
-                # nothing to compare.
-                openings = {}
+        openings = {v: opening for v, array in arrays.items() if (opening := _opening(array))}
+        if openings and is_behind and not _has_documents(next(iter(arrays.values()))):
+            # Without documents of its own an array has only consolidated metadata, and there is
+            # nothing to compare.
+            openings = {}
         return cls(store, secrets, openings, is_behind)
 
     def watch(
@@ -202,13 +194,8 @@ class _ArrayWatch(Watch):
         self._metadata = metadata
         self._array_path = path
         self._get_store = get_store
-        self._keys = keys_of(path, metadata.zarr_format)
-        self._digest = opening.digest
-        files = opening.files
-        # Stamps of another machine cannot be compared.
-        self._files = files if files is not None and files.here() is files else None
-        self._paths = () if files is None else files.paths
-        self._generation = opening.generation
+        self._opening = opening
+        self._paths = () if opening.files is None else opening.files.paths
         self._seen_stamps: Sequence[Stamp | None] | None = None
         self._seen_digest = b""
 
@@ -225,7 +212,8 @@ class _ArrayWatch(Watch):
     def _change_since(self, *, is_missed: bool) -> str:
         stamps = [stamp_of(path) for path in self._paths] if self._paths else None
         if stamps is None or stamps != self._seen_stamps:
-            texts = _read(self._get_store(), self._keys)
+            keys = keys_of(self._array_path, self._metadata.zarr_format)
+            texts = _read(self._get_store(), keys)
             if texts[0] is None:
                 return self._gone()
             digest = _digest_of(texts)
@@ -249,7 +237,7 @@ class _ArrayWatch(Watch):
         is_first = not self._seen_digest
         if changes and is_first and self._openings.is_behind and is_grown(self._metadata, now):
             # Older consolidated metadata is accepted if the array had grown before the opening.
-            if digest == (self._digest or digest):
+            if digest == (self._opening.digest or digest):
                 self._metadata = now
                 return ""
             changes += ["unless its consolidated metadata is out of date"]
@@ -269,14 +257,18 @@ class _ArrayWatch(Watch):
         new modification time. It also has a new inode, or a new generation where it got the inode
         of the deleted file, while a touched file keeps both.
         """
-        then = self._files.stamps[0] if self._files is not None else None
-        if now is None or then is None or self._seen_digest != self._digest:
+        files = self._opening.files
+        if files is None or self._seen_digest != self._opening.digest:
             return False
-        if now.mtime_ns == then.mtime_ns:
+        then = files.stamps[0]
+        if now is None or then is None or now.mtime_ns == then.mtime_ns:
+            return False
+        # Stamps of another machine cannot be compared.
+        if files.here() is not files:
             return False
         # The generation last: asking for it opens the file.
         is_other = is_missed or now.inode != then.inode
-        return is_other or generation_of(self._paths[0]) != self._generation
+        return is_other or generation_of(self._paths[0]) != self._opening.generation
 
 
 def _opening(array: zarr.Array[Any]) -> Opening | None:

@@ -20,11 +20,8 @@ import numcodecs.zstd
 from numpy.typing import NDArray
 
 from xloader.compiled.library import ADDRESS, NUMBER, Function, address_of, find_function
-from xloader.sources.base import Cut
-from xloader.sources.chunk_sizes import is_ordered
-from xloader.sources.zarr.codec_chain import Chain
-from xloader.sources.zarr.compressors import Bytes
-from xloader.sources.zarr.plain_decoding import SCRATCH
+from xloader.sources.chunk_sizes import Cut, is_ordered
+from xloader.sources.zarr.codec_chain import SCRATCH, Bytes, Chain
 
 _UNKNOWN, _DONE, _RAW, _ZSTD, _BLOSC = range(-2, 3)
 """The codecs, as ``decode_chunks.c`` numbers them, and what it tells of a chunk that is decoded."""

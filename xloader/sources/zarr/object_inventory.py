@@ -17,9 +17,9 @@ from zarr.abc.store import Store
 
 from xloader.errors import XloaderError
 from xloader.sources import zarr_adapter
-from xloader.sources.chunk_sizes import spans_of
+from xloader.sources.chunk_sizes import ObjectInventory, spans_of
 from xloader.sources.retries import current
-from xloader.sources.stores.stored_objects import CHUNK_KEY, ObjectInventory
+from xloader.sources.stores.bounded_reads import CHUNK_KEY
 from xloader.sources.zarr.stored_grid import StoredGrid
 
 METADATA: Final = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})

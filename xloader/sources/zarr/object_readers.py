@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import zarr
@@ -25,14 +25,15 @@ from xloader.compiled.library import ADDRESS, NUMBER, address_of, find_function
 from xloader.sources.retries import Attempts, current
 from xloader.sources.stores.bounded_reads import (
     MOST_OBJECT_NBYTES,
+    OrdinaryFiles,
+    check_mode,
+    check_path,
     check_size,
     get_bounded,
     plain,
     told_size,
 )
-from xloader.sources.stores.ordinary_files import OrdinaryFiles, check_mode, check_path
-from xloader.sources.zarr.compressors import Bytes
-from xloader.sources.zarr.plain_decoding import SCRATCH
+from xloader.sources.zarr.codec_chain import SCRATCH, Bytes
 from xloader.sources.zarr_adapter import (
     RangeByteRequest,
     SuffixByteRequest,
@@ -47,7 +48,7 @@ from xloader.sources.zarr_adapter import (
 
 if TYPE_CHECKING:
     from obstore import GetOptions
-    from zarr.abc.buffer import Buffer, BufferPrototype
+    from zarr.abc.buffer import Buffer
     from zarr.abc.store import ByteRequest
 
 
@@ -91,49 +92,34 @@ class ObjectPiece(NamedTuple):
     most_nbytes: int = MOST_OBJECT_NBYTES
 
 
-class Objects(Protocol):
-    """Interface: stored objects, read by key. Each result is None for an absent object."""
+Arriving: TypeAlias = Iterator[list[Bytes | None]]
+"""Pieces as they arrive, some at a time; None for one of an absent object."""
+
+
+class Objects:
+    """Base class: stored objects, read by key. Each result is None for an absent object.
+
+    Requests are retried as part of the read that is being made.
+    """
 
     def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
         """Read a whole object."""
+        return next(self.get_pieces([ObjectPiece(key, most_nbytes=most_nbytes)], 0))[0]
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
         """Read the end of an object, or all of it if it is shorter."""
+        return next(self.get_pieces([ObjectPiece(key, -nbytes)], 0))[0]
 
-    def get_pieces(
-        self, pieces: Sequence[ObjectPiece], room_nbytes: int
-    ) -> Iterator[list[Bytes | None]]:
-        """Read pieces of objects in the order given, several at a time where that is cheaper."""
+    def get_pieces(self, pieces: Sequence[ObjectPiece], room_nbytes: int) -> Arriving:
+        """Read pieces of objects in the order given, several at a time where that is cheaper.
 
-
-class Asking(Objects):
-    """Base class whose requests are retried as part of the read that is being made."""
-
-    def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
-        """Read a whole object."""
-        return current().ask(key, lambda: self._get_piece(key, 0, None, most_nbytes))
-
-    def get_last(self, key: str, nbytes: int) -> Bytes | None:
-        """Read the end of an object, or all of it if it is shorter."""
-        return current().ask(key, lambda: self._get_last(key, nbytes))
-
-    def get_pieces(
-        self, pieces: Sequence[ObjectPiece], room_nbytes: int
-    ) -> Iterator[list[Bytes | None]]:
-        """Read pieces of objects, each only when the iterator reaches it, to save memory."""
+        Here each is read only when the iterator reaches it, to save memory.
+        """
         attempts = current()
         return ([attempts.ask(piece.key, partial(self._get_piece, *piece))] for piece in pieces)
 
     def _get_piece(self, key: str, start: int, stop: int | None, most: int) -> Bytes | None:
-        return self._get(key, most) if stop is None else self._get_range(key, start, stop)
-
-    def _get(self, key: str, most: int) -> Bytes | None:
-        raise NotImplementedError
-
-    def _get_last(self, key: str, nbytes: int) -> Bytes | None:
-        raise NotImplementedError
-
-    def _get_range(self, key: str, start: int, stop: int) -> Bytes | None:
+        """Read a piece. A negative start counts from the end of the object."""
         raise NotImplementedError
 
 
@@ -171,7 +157,7 @@ def read_pieces(
     return buffers, 0
 
 
-class Files(Asking):
+class Files(Objects):
     """The files of a directory, read into a buffer that each thread reuses.
 
     `prefix`: the beginning of each file's name, before its key.
@@ -181,17 +167,7 @@ class Files(Asking):
         self._root = root
         self.prefix = os.path.join(root, "")
 
-    def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
-        """Read a whole file."""
-        return next(self.get_pieces([ObjectPiece(key, most_nbytes=most_nbytes)], 0))[0]
-
-    def get_last(self, key: str, nbytes: int) -> Bytes | None:
-        """Read the end of a file, or all of it if it is shorter."""
-        return next(self.get_pieces([ObjectPiece(key, -nbytes)], 0))[0]
-
-    def get_pieces(
-        self, pieces: Sequence[ObjectPiece], room_nbytes: int
-    ) -> Iterator[list[Bytes | None]]:
+    def get_pieces(self, pieces: Sequence[ObjectPiece], room_nbytes: int) -> Arriving:
         """Read pieces of files, as many at a time as there is room for."""
         attempts, begin = current(), 0
         if not reads_together():
@@ -236,7 +212,6 @@ class Files(Asking):
         return buffers if is_whole or os.path.isdir(self._root) else []
 
     def _get_piece(self, key: str, start: int, stop: int | None, most: int) -> Bytes | None:
-        """Read some bytes of a file. The arguments are those of a slice of all its bytes."""
         # Few system calls: each releases the GIL, and waits for other threads to get it back.
         path = self.prefix + key
         try:
@@ -323,12 +298,14 @@ def objects_of(store: Store) -> Objects:
     if type(store) is ZipStore:
         return _OneByOne(store, partial(read_zip, store))
     if is_synchronous(store):
-        reader = cast("SupportsGetSync", store)
-        return _OneByOne(store, partial(_get_sync, reader, default_buffer_prototype()))
+        read, prototype = cast("SupportsGetSync", store).get_sync, default_buffer_prototype()
+        return _OneByOne(
+            store, lambda key, wanted: read(key, prototype=prototype, byte_range=wanted)
+        )
     return OfObstore(store) if type(store) is ObjectStore else Asynchronous(store)
 
 
-class _OneByOne(Asking):
+class _OneByOne(Objects):
     """The objects of a store that is read with one direct call for each piece, without a wait."""
 
     def __init__(
@@ -337,17 +314,13 @@ class _OneByOne(Asking):
         self._store = store
         self._read = read
 
-    def _get(self, key: str, most: int) -> Bytes | None:
-        check_size(key, told_size(self._store, key), most)
-        data = _as_bytes(self._read(key, None))
+    def _get_piece(self, key: str, start: int, stop: int | None, most: int) -> Bytes | None:
+        wanted = _request(start, stop)
+        if wanted is None:
+            check_size(key, told_size(self._store, key), most)
+        data = _as_bytes(self._read(key, wanted))
         check_size(key, 0 if data is None else data.size, most)
         return data
-
-    def _get_last(self, key: str, nbytes: int) -> Bytes | None:
-        return _as_bytes(self._read(key, SuffixByteRequest(nbytes)))
-
-    def _get_range(self, key: str, start: int, stop: int) -> Bytes | None:
-        return _as_bytes(self._read(key, RangeByteRequest(start, stop)))
 
 
 class Asynchronous(Objects):
@@ -357,45 +330,36 @@ class Asynchronous(Objects):
         self._store = store
         self._prototype = default_buffer_prototype()
 
-    def get(self, key: str, most_nbytes: int = MOST_OBJECT_NBYTES) -> Bytes | None:
-        """Read a whole object."""
-        return next(self._get_all(key, [None], most_nbytes))
-
-    def get_last(self, key: str, nbytes: int) -> Bytes | None:
-        """Read the end of an object."""
-        return next(self._get_all(key, [SuffixByteRequest(nbytes)]))
-
-    def get_pieces(
-        self, pieces: Sequence[ObjectPiece], room_nbytes: int
-    ) -> Iterator[list[Bytes | None]]:
+    def get_pieces(self, pieces: Sequence[ObjectPiece], room_nbytes: int) -> Arriving:
         """Read pieces of objects, those of one object concurrently."""
-        for key, group in groupby(pieces, key=lambda piece: piece.key):
-            members = list(group)
-            yield list(self._get_all(key, list(map(_request, members)), members[0].most_nbytes))
-
-    def _get_all(
-        self, key: str, pieces: Sequence[ByteRequest | None], most: int = MOST_OBJECT_NBYTES
-    ) -> Iterator[Bytes | None]:
         attempts = current()
-        buffers = attempts.ask(key, lambda: sync(self._gather(attempts, key, pieces, most)))
-        return map(_as_bytes, buffers)
+        for key, group in groupby(pieces, key=lambda piece: piece.key):
+            read = partial(self._read_together, attempts, list(group))
+            yield list(map(_as_bytes, attempts.ask(key, read)))
+
+    def _read_together(
+        self, attempts: Attempts, pieces: Sequence[ObjectPiece]
+    ) -> list[Buffer | None]:
+        return sync(self._gather(attempts, pieces))
 
     async def _gather(
-        self, attempts: Attempts, key: str, pieces: Sequence[ByteRequest | None], most: int
+        self, attempts: Attempts, pieces: Sequence[ObjectPiece]
     ) -> list[Buffer | None]:
         limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or len(pieces))
 
-        async def get(piece: ByteRequest | None) -> Buffer | None:
+        async def get(piece: ObjectPiece) -> Buffer | None:
             """Read one piece of the object, once fewer requests than the limit are under way."""
+            key, start, stop, most = piece
+            wanted = _request(start, stop)
             async with limit:
                 return await attempts.ask_async(
-                    key, lambda: get_bounded(self._store, key, self._prototype, piece, most)
+                    key, lambda: get_bounded(self._store, key, self._prototype, wanted, most)
                 )
 
         return await asyncio.gather(*map(get, pieces))
 
 
-class OfObstore(Asking):
+class OfObstore(Objects):
     """The objects of an obstore store, read without zarr's event loop where possible.
 
     That loop is one thread for all requests of the process. obstore's own calls let other threads
@@ -417,9 +381,7 @@ class OfObstore(Asking):
             # Azure cannot read the last bytes of an object. zarr then requests its size first.
             return self._by_zarr.get_last(key, nbytes)
 
-    def get_pieces(
-        self, pieces: Sequence[ObjectPiece], room_nbytes: int
-    ) -> Iterator[list[Bytes | None]]:
+    def get_pieces(self, pieces: Sequence[ObjectPiece], room_nbytes: int) -> Arriving:
         """Read pieces of objects: a single one directly, several of one through zarr."""
         for _, group in groupby(pieces, key=lambda piece: piece.key):
             members = list(group)
@@ -428,35 +390,23 @@ class OfObstore(Asking):
             else:
                 yield from self._by_zarr.get_pieces(members, room_nbytes)
 
-    def _get(self, key: str, most: int) -> Bytes | None:
+    def _get_piece(self, key: str, start: int, stop: int | None, most: int) -> Bytes | None:
         with suppress(*_ABSENT_ERRORS):
-            answer = self._obstore.get(self._inner, key)
+            if stop is not None:
+                return _view(self._obstore.get_range(self._inner, key, start=start, end=stop))
+            options: GetOptions = {"range": {"suffix": -start}} if start else {}
+            answer = self._obstore.get(self._inner, key, options=options)
             # Known from the head of the answer, before the bytes come.
             check_size(key, answer.meta["size"], most)
             return _view(answer.bytes())
         return None
 
-    def _get_last(self, key: str, nbytes: int) -> Bytes | None:
-        options: GetOptions = {"range": {"suffix": nbytes}}
-        with suppress(*_ABSENT_ERRORS):
-            return _view(self._obstore.get(self._inner, key, options=options).bytes())
-        return None
 
-    def _get_range(self, key: str, start: int, stop: int) -> Bytes | None:
-        with suppress(*_ABSENT_ERRORS):
-            return _view(self._obstore.get_range(self._inner, key, start=start, end=stop))
-        return None
-
-
-def _get_sync(
-    store: SupportsGetSync, prototype: BufferPrototype, key: str, byte_range: ByteRequest | None
-) -> Buffer | None:
-    return store.get_sync(key, prototype=prototype, byte_range=byte_range)
-
-
-def _request(piece: ObjectPiece) -> ByteRequest | None:
-    assert piece.stop is not None or not piece.start, "the end of a piece is known, or it is all"
-    return None if piece.stop is None else RangeByteRequest(piece.start, piece.stop)
+def _request(start: int, stop: int | None) -> ByteRequest | None:
+    """A piece as zarr's stores take it; None for a whole object."""
+    if stop is not None:
+        return RangeByteRequest(start, stop)
+    return SuffixByteRequest(-start) if start else None
 
 
 def _as_bytes(buffer: Buffer | None) -> Bytes | None:

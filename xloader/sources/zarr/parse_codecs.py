@@ -20,8 +20,19 @@ from numcodecs.errors import UnknownCodecError
 from zarr.abc.codec import Codec
 
 from xloader.errors import UnsupportedDataError
-from xloader.sources.zarr.codec_chain import CastView, Chain, Filtered, Sharding, Transposed, Turn
-from xloader.sources.zarr.plain_decoding import Checked, Compressed, Shuffled, Step
+from xloader.sources.zarr.codec_chain import (
+    COMPRESSORS,
+    CastView,
+    Chain,
+    Checked,
+    Compressed,
+    Filtered,
+    Sharding,
+    Shuffled,
+    Step,
+    Transposed,
+    Turn,
+)
 
 Metadata: TypeAlias = Any
 """Metadata of a Zarr array, v2 or v3, as ``zarr.Array.metadata`` has them. zarr has no public
@@ -116,7 +127,6 @@ def unknown_codec_error(error: Exception, name: str) -> UnsupportedDataError | N
         return UnsupportedDataError(
             f"{name} has an array with an unknown codec",
             given=repr(codec),
-            allowed="the codecs of zarr and numcodecs, and those that are registered with them",
             remedy=f"install the package that provides this codec: pip install {package}"
             if package
             else "install the package that provides this codec, and import it if needed",
@@ -168,31 +178,12 @@ _STEPS: Final[dict[str, Step]] = {
 }
 """The step for each of zarr's own codecs on bytes, by their names in metadata."""
 
-_COMPRESSORS: Final[dict[type, str]] = {
-    numcodecs.blosc.Blosc: "blosc",
-    numcodecs.zstd.Zstd: "zstd",
-    numcodecs.lz4.LZ4: "lz4",
-    numcodecs.gzip.GZip: "gzip",
-    numcodecs.zlib.Zlib: "zlib",
-    numcodecs.bz2.BZ2: "bz2",
-}
-_CHECKSUMS: Final[dict[type, str]] = {
-    numcodecs.checksum32.CRC32: "crc32",
-    numcodecs.checksum32.Adler32: "adler32",
-}
+_CHECKSUMS: Final = frozenset({"crc32", "adler32", "crc32c"})
+
 _FILTERS: Final = frozenset(
-    {
-        numcodecs.delta.Delta,
-        numcodecs.fixedscaleoffset.FixedScaleOffset,
-        numcodecs.quantize.Quantize,
-        numcodecs.astype.AsType,
-        numcodecs.packbits.PackBits,
-        numcodecs.bitround.BitRound,
-    }
+    {"delta", "fixedscaleoffset", "quantize", "astype", "packbits", "bitround"}
 )
-# numcodecs has this class only if the library for it is installed.
-if (_crc32c := getattr(numcodecs.checksum32, "CRC32C", None)) is not None:
-    _CHECKSUMS[_crc32c] = "crc32c"
+"""Filters of numcodecs that are undone here."""
 
 _UNKNOWN: Final = (AttributeError, KeyError, NotImplementedError, TypeError, ValueError)
 """Errors that are raised when metadata in an unknown form are read."""
@@ -271,10 +262,11 @@ def _chain_v2(metadata: Metadata, shape: tuple[int, ...]) -> Chain | None:
         if step is not None:
             steps.append(step)
             continue
-        if type(codec) not in _FILTERS or steps:
+        name = _numcodecs_name(codec)
+        if name not in _FILTERS or steps:
             return None
-        nbytes = _filtered_nbytes(codec, nbytes)
-        if type(codec) is not numcodecs.bitround.BitRound:
+        if name != "bitround":
+            nbytes = _filtered_nbytes(name, codec, nbytes)
             turns.append(Filtered(codec))
     return _make_chain(steps, nbytes, turns)
 
@@ -297,10 +289,17 @@ def _chain_v3(
                 turns.append(Transposed(axes))
             continue
         inner = numcodec_of(codec)
-        if type(inner) not in _FILTERS:
+        name = _numcodecs_name(inner)
+        if name not in _FILTERS:
             return None
         turns.append(Filtered(inner, shape))
-        shape, dtype = _filtered(inner, shape, dtype)
+        # Shape and dtype once it has encoded a chunk. zarr assumes that the others keep the dtype.
+        if name == "packbits":
+            shape, dtype = (1 + -(-math.prod(shape) // 8),), np.dtype("u1")
+        elif name == "astype":
+            dtype = cast(Any, inner).encode_dtype
+        elif name in ("delta", "fixedscaleoffset"):
+            dtype = cast(Any, inner).astype
     if not rest or dtype.kind not in NUMBERS:
         return None
     endian = rest[0].get("configuration", {}).get("endian")
@@ -313,20 +312,6 @@ def _chain_v3(
     return _make_chain(steps, math.prod(shape) * dtype.itemsize, turns)
 
 
-def _filtered(
-    codec: Any, shape: tuple[int, ...], dtype: np.dtype
-) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype of a chunk once a filter has encoded it, as zarr assumes them."""
-    if type(codec) is numcodecs.packbits.PackBits:
-        return (1 + -(-math.prod(shape) // 8),), np.dtype("u1")
-    if type(codec) is numcodecs.astype.AsType:
-        return shape, codec.encode_dtype
-    if type(codec) in (numcodecs.delta.Delta, numcodecs.fixedscaleoffset.FixedScaleOffset):
-        return shape, codec.astype
-    # zarr assumes that quantizing and rounding keep the dtype.
-    return shape, dtype
-
-
 def _make_chain(steps: Sequence[Step | None], nbytes: int, turns: Sequence[Turn]) -> Chain | None:
     """Make a chain of steps and turns given in the order of encoding; None if unknown."""
     known = tuple(step for step in steps if step is not None)
@@ -337,26 +322,30 @@ def _make_chain(steps: Sequence[Step | None], nbytes: int, turns: Sequence[Turn]
     return Chain(known[::-1], nbytes, tuple(turns[::-1]))
 
 
+def _numcodecs_name(codec: object) -> str:
+    """The name of a codec of numcodecs itself; empty for one of any other package."""
+    is_numcodecs = type(codec).__module__.startswith(_PREFIX)
+    return str(cast(Any, codec).codec_id) if is_numcodecs else ""
+
+
 def _step_of(codec: object) -> Step | None:
-    codec_type = type(codec)
-    if codec_type in _COMPRESSORS:
-        return Compressed(_COMPRESSORS[codec_type])
-    if codec_type is numcodecs.fletcher32.Fletcher32:
-        return Checked("fletcher32")
-    if codec_type in _CHECKSUMS:
-        return Checked(_CHECKSUMS[codec_type], cast(Any, codec).location == "start")
-    if codec_type is numcodecs.shuffle.Shuffle:
+    name = _numcodecs_name(codec)
+    if name in COMPRESSORS:
+        return Compressed(name)
+    if name == "fletcher32":
+        return Checked(name)
+    if name in _CHECKSUMS:
+        return Checked(name, cast(Any, codec).location == "start")
+    if name == "shuffle":
         return Shuffled(int(cast(Any, codec).elementsize))
     return None
 
 
-def _filtered_nbytes(codec: Any, nbytes: int) -> int:
+def _filtered_nbytes(name: str, codec: Any, nbytes: int) -> int:
     """Size in bytes of ``nbytes`` bytes once a filter has encoded them."""
-    if type(codec) is numcodecs.packbits.PackBits:
+    if name == "packbits":
         return 1 + -(-nbytes // 8)
-    if type(codec) is numcodecs.bitround.BitRound:
-        return nbytes
-    if type(codec) is numcodecs.astype.AsType:
+    if name == "astype":
         decoded, encoded = codec.decode_dtype, codec.encode_dtype
     else:
         decoded, encoded = codec.dtype, codec.astype

@@ -22,10 +22,8 @@ from numpy.typing import NDArray
 from xloader.sources.base import MOST_INDEX_NBYTES
 from xloader.sources.retries import Attempts, current
 from xloader.sources.stores.bounded_reads import MOST_OBJECT_NBYTES, DamagedObjectError
-from xloader.sources.zarr.codec_chain import SPARE_NBYTES, Chain, Sharding
-from xloader.sources.zarr.compressors import Bytes
+from xloader.sources.zarr.codec_chain import SPARE_NBYTES, Bytes, Chain, Scratch, Sharding
 from xloader.sources.zarr.object_readers import ObjectPiece, Objects, Span
-from xloader.sources.zarr.plain_decoding import Scratch
 
 Index: TypeAlias = NDArray[np.uint64]
 """Offset and size of each chunk of a shard in bytes, of shape ``(*chunks_per_shard, 2)``."""
@@ -213,11 +211,8 @@ class ShardRange(NamedTuple):
         return [(number, data[start - begin : end - begin]) for start, end, number in self.members]
 
 
-class Located(NamedTuple):
-    """Chunks of one shard, found by its index."""
-
-    pieces: list[FetchedPiece]
-    ranges: list[ShardRange]
+Located = tuple[list[FetchedPiece], list[ShardRange]]
+"""Chunks of one shard: those that were fetched while they were looked for, and where others lie."""
 
 
 def coalesce(
@@ -286,16 +281,20 @@ class ShardReader:
         if is_new and len({chunk for _, chunk in chunks}) == num_within():
             whole = self._read_whole(shard, chunks)
             if whole is not None:
-                return Located([whole], [])
+                return [whole], []
         index, num_requests = self.index(shard)
         there, absent = self._find(shard, index, chunks)
         pieces = [FetchedPiece(absent, num_requests)] if absent or num_requests else []
-        guard = _guard_nbytes(shard.sharding)
+        # Without a checksum, damage to the index may go unnoticed. But an index at the end follows
+        # all chunks, so an entry whose chunk reaches into the index is damaged.
+        sharding = shard.sharding
+        is_unsure = not (sharding.is_checked or sharding.is_at_start)
+        guard = sharding.index_stored_nbytes if is_unsure else 0
         ranges = [
             ShardRange(ObjectPiece(shard.key, start, end + guard), guard, members)
             for (start, end), members in coalesce(there)
         ]
-        return Located(pieces, ranges)
+        return pieces, ranges
 
     def _read_whole(self, shard: Shard, chunks: Sequence[Numbered]) -> FetchedPiece | None:
         """The chunks of a shard that is read as a whole; None if it is too large for that."""
@@ -361,11 +360,3 @@ def _parse(sharding: Sharding, data: Bytes) -> Index:
         raise DamagedObjectError(f"the index of the shard does not decode: {error}") from error
     # A copy, because a view in the cache would keep the whole shard in memory.
     return index.astype(np.uint64, copy=True)
-
-
-def _guard_nbytes(sharding: Sharding) -> int:
-    """Number of bytes that must follow every chunk in its shard."""
-    # Without a checksum, damage to the index may go unnoticed. But an index at the end follows
-    # all chunks, so an entry whose chunk reaches into the index is damaged.
-    is_unsure = not (sharding.is_checked or sharding.is_at_start)
-    return sharding.index_stored_nbytes if is_unsure else 0

@@ -18,19 +18,16 @@ from zarr.abc.store import Store
 
 from xloader.errors import UnsupportedDataError
 from xloader.sources import zarr_adapter
-from xloader.sources.base import ChunkFiles, Cut, ShardFiles
-from xloader.sources.chunk_sizes import shift, take
+from xloader.sources.base import ChunkFiles, ShardFiles
+from xloader.sources.chunk_sizes import Cut, ObjectInventory, shift, take
 from xloader.sources.retries import current
 from xloader.sources.store_watch import Watch
 from xloader.sources.stores.bounded_reads import bounded, most_stored_nbytes
-from xloader.sources.stores.stored_objects import ObjectInventory
-from xloader.sources.zarr.codec_chain import CastView, Chain, Sharding
+from xloader.sources.zarr.codec_chain import Bytes, CastView, Chain, Checked, Scratch, Sharding
 from xloader.sources.zarr.compiled_decoding import decoder
-from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.object_inventory import stored_share, take_inventory
 from xloader.sources.zarr.object_readers import Objects
 from xloader.sources.zarr.parse_codecs import Metadata, chain_of, sharding_of
-from xloader.sources.zarr.plain_decoding import Checked, Scratch
 from xloader.sources.zarr.shards import IndexCache, Located, Numbered, Shard, ShardReader
 from xloader.sources.zarr.stored_grid import StoredGrid
 

@@ -240,7 +240,6 @@ def _sizes_by_zarr(array: zarr.Array[Any]) -> tuple[Sizes, ...]:
         raise UnsupportedDataError(
             f"array {array.path!r} has a chunk grid of an unknown kind",
             given=f"a grid of class {type(getattr(array.metadata, 'chunk_grid', None)).__name__}",
-            allowed="Zarr's regular and rectilinear chunk grids",
             remedy="install a newer zarr, or rewrite the array with regular chunks",
         )
     return tuple(compact(tuple(int(n) for n in along)) for along in sizes)

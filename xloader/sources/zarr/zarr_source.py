@@ -30,18 +30,22 @@ from xloader.sources.base import (
     SmallKey,
     Variable,
 )
-from xloader.sources.chunk_sizes import shape_of
+from xloader.sources.chunk_sizes import ObjectInventory, StoredObjects, shape_of
 from xloader.sources.fetched import Deferred, Several, Values
 from xloader.sources.retries import is_transient
 from xloader.sources.store_watch import Watch
 from xloader.sources.stores.locations import StoreLocation
 from xloader.sources.stores.per_process import PerProcess
 from xloader.sources.stores.redaction import Secrets, access_error, cause_of, is_denied, told_of
-from xloader.sources.stores.stored_objects import ObjectInventory, StoredObjects
 from xloader.sources.zarr.array_watch import Openings
-from xloader.sources.zarr.chunk_errors import ChunkErrors, Missing, OnMissing
 from xloader.sources.zarr.compiled_decoding import decoder
-from xloader.sources.zarr.fetched_chunks import ShardChunks, SingleChunks
+from xloader.sources.zarr.fetched_chunks import (
+    ChunkErrors,
+    Missing,
+    OnMissing,
+    ShardChunks,
+    SingleChunks,
+)
 from xloader.sources.zarr.object_readers import is_in_files, is_waiting, objects_of, reads_together
 from xloader.sources.zarr.parse_codecs import (
     Metadata,
@@ -178,11 +182,19 @@ class ZarrSource(Described):
         self._fingerprint = catalog.fingerprint(self._variables, metadata, place.version)
         self._is_waiting = any(is_waiting(array.store) for array in arrays.values())
         self._is_in_files = all(is_in_files(array.store) for array in arrays.values())
-        self._small = set() if self._is_waiting else _small_variables(self._routes, arrays)
+        # Chunks that are read with others in little more time.
+        self._small = {
+            v
+            for v, route in self._routes.items()
+            if route.kind == "direct"
+            and not self._is_waiting
+            and math.prod(route.grid.largest_shape) * arrays[v].dtype.itemsize <= SMALL_NBYTES
+        }
         store = PerProcess(place.open_store, name, is_remade=is_forkable)
-        openings = Openings.now(
-            arrays, name, self._chunk_errors.secrets, is_frozen=place.is_frozen, is_behind=is_behind
-        )
+        is_watched = zarr_adapter.is_known() and not place.is_frozen
+        watched = arrays if is_watched else {}
+        secrets = self._chunk_errors.secrets
+        openings = Openings.now(watched, name, secrets, is_behind=is_behind)
         # Not made with the arrays: a request for watches must not open a store before it is read.
         self._watches = PerProcess(
             partial(_make_watches, openings, self._routes, store), name, is_remade=True
@@ -192,9 +204,7 @@ class ZarrSource(Described):
         )
         self._coordinates, self._labels = (
             PerProcess(
-                partial(
-                    _open_coordinates, open_dataset, name, self._chunk_errors.secrets, is_indexed
-                ),
+                partial(_open_coordinates, open_dataset, name, secrets, is_indexed),
                 name,
                 is_remade=is_forkable,
             )
@@ -240,7 +250,11 @@ class ZarrSource(Described):
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch the chunks if reading the store waits, else defer it; see `Source.fetch`."""
-        groups = {name: self._read_with(name) for name in {read.variable for read in reads}}
+        # Equal for variables whose chunks are read together.
+        groups: dict[str, Hashable] = {}
+        for name in {read.variable for read in reads}:
+            route = self._routes[name]
+            groups[name] = route.is_sharded if route.kind == "direct" else name
         if len(set(groups.values())) == 1:
             return self._fetch(reads)
         alike: dict[Hashable, list[int]] = {}
@@ -249,11 +263,6 @@ class ZarrSource(Described):
         return Several(
             [(self._fetch([reads[n] for n in numbers]), numbers) for numbers in alike.values()]
         )
-
-    def _read_with(self, variable: str) -> Hashable:
-        """A key that is equal for variables whose chunks are read together."""
-        route = self._routes[variable]
-        return route.is_sharded if route.kind == "direct" else variable
 
     def _fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch chunks that are read together."""
@@ -334,18 +343,6 @@ class ZarrSource(Described):
         return Outcome(num_missing, num_requests=len(reads))
 
 
-def _small_variables(
-    routes: Mapping[str, Route], arrays: Mapping[str, zarr.Array[Any]]
-) -> set[str]:
-    """The variables whose chunks are read with others in little more time."""
-    return {
-        name
-        for name, route in routes.items()
-        if route.kind == "direct"
-        and math.prod(route.grid.largest_shape) * arrays[name].dtype.itemsize <= SMALL_NBYTES
-    }
-
-
 def _make_watches(
     openings: Openings, routes: Mapping[str, Route], store: PerProcess[Store]
 ) -> dict[str, Watch]:
@@ -381,6 +378,5 @@ def _open_coordinates(
         raise UnsupportedDataError(
             f"the labels of {name} cannot be decoded",
             given=told_of(error, secrets),
-            remedy="write the coordinates again, or leave out the one that "
-            "xarray.open_zarr(...) cannot load",
+            remedy="write the coordinates again, or leave out the one that xarray cannot load",
         ) from cause
