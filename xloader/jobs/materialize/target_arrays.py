@@ -85,6 +85,26 @@ class TargetArray:
             return self.dtype.itemsize + self.source_dtype.itemsize
         return max(self.dtype.itemsize, self.written_dtype.itemsize)
 
+    def key_of(self, shard: Sequence[int]) -> str:
+        """The key of a shard in the store."""
+        return "/".join((self.name, "c", *map(str, shard)))
+
+    def keys_of(self, shards: NDArray[np.bool_]) -> list[str]:
+        """The keys of some shards, given as flags, in order."""
+        return [self.key_of(shard) for shard in np.argwhere(shards).tolist()]
+
+    def stored_in(self, chunks: tuple[int, ...]) -> TargetArray:
+        """An array of the same numbers as in the source, in other chunks."""
+        return replace(
+            self,
+            chunks=chunks,
+            shards=None,
+            unpacking=None,
+            dtype=self.source_dtype,
+            packing=None,
+            bound=0.0,
+        )
+
     def unpacked(self) -> TargetArray:
         """The same array, in which values that the source has packed are stored unpacked."""
         assert self.packing is not None

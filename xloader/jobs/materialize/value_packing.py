@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -103,22 +103,20 @@ def _unknown(name: str, request: object) -> OptionError:
     )
 
 
-@dataclass(frozen=True)
-class ValueBounds:
-    """The smallest and the largest value of a variable; NaN do not count."""
+class ValueBounds(NamedTuple):
+    """The smallest and the largest value of a variable; NaN do not count.
 
-    least: float
-    most: float
+    Infinite and the wrong way round where all are NaN.
+    """
 
-    def union(self, other: ValueBounds) -> ValueBounds:
-        """The bounds of the values of both."""
-        return ValueBounds(min(self.least, other.least), max(self.most, other.most))
+    least: float = math.inf
+    most: float = -math.inf
 
-    @classmethod
-    def of(cls, values: NDArray[Any]) -> ValueBounds:
-        """The bounds of some values; infinite and the wrong way round where all are NaN."""
-        least = np.fmin.reduce(values, axis=None, initial=np.inf)
-        return cls(float(least), float(np.fmax.reduce(values, axis=None, initial=-np.inf)))
+    def including(self, values: Any) -> ValueBounds:
+        """The bounds of these and of some other values."""
+        least = np.fmin.reduce(values, axis=None, initial=self.least)
+        most = np.fmax.reduce(values, axis=None, initial=self.most)
+        return ValueBounds(float(least), float(most))
 
 
 def bounds_in(stats: xr.Dataset, name: str) -> ValueBounds | None:
@@ -280,10 +278,10 @@ def _read(
     count = min(-(-nbytes // tasks.unit_nbytes(nbytes)), num_chunks)
     edges = [number * num_chunks // max(count, 1) for number in range(count + 1)]
     parts = [slice(*pair) for pair in itertools.pairwise(edges)]
-    bounds, num_reads = ValueBounds(math.inf, -math.inf), 0
+    bounds, num_reads = ValueBounds(), 0
     # `read` is what all tasks share, and is called with each part.
-    for _, result in tasks.run("finding bounds of values", operator.call, read, parts):
-        bounds, num_reads = bounds.union(result[0]), num_reads + result[1]
+    for _, (part, reads) in tasks.run("finding bounds of values", operator.call, read, parts):
+        bounds, num_reads = bounds.including(part), num_reads + reads
     return bounds, num_reads
 
 
@@ -292,15 +290,15 @@ def _read_part(
 ) -> tuple[ValueBounds, int]:
     """The bounds of the values in a part of the chunks, and the number of chunks read."""
     packing = recipe.variable(name).packing
-    bounds = ValueBounds(math.inf, -math.inf)
+    bounds = ValueBounds()
     lock = threading.Lock()
 
     def use(chunk: ChunkValues) -> None:
         nonlocal bounds
         values = chunk.values if packing is None else packing.unpack(chunk.values)
-        chunk_bounds = ValueBounds.of(values)
+        chunk_bounds = ValueBounds().including(values)
         with lock:
-            bounds = bounds.union(chunk_bounds)
+            bounds = bounds.including(chunk_bounds)
 
     num_reads = sweep_values(recipe, name, memory // 4, num_threads, use, part)
     return bounds, num_reads
