@@ -71,10 +71,10 @@ def test_an_intermediate_store_that_is_removed_under_a_task(tmp_path: Path) -> N
     samples = source_at(tmp_path / "source.zarr")
     options = StoreOptions(chunks={"time": 4}, shards={"time": 8}, memory=BETWEEN, threads=1)
     store = TrainingStore(samples.recipe, tmp_path / "t.zarr", options)
-    target, job = store._store, store._jobs[0]
+    target, job = store.store, store._rewrites[0]
     assert job.middle is not None
     target.put("begun", b"1")
-    job.records.marks = {"begun": b"1"}
+    store.records.marks = {"begun": b"1"}
     job.fill_middle()
     writer = job.last
     # The mark goes first, then the chunks, in any order.

@@ -1,17 +1,23 @@
-"""Writes the sections of one array: chunks are read into memory, then encoded shard by shard.
-
-Encodes the shards of an array: by the libraries of the usual codecs, or through zarr.
+"""Writes the sections of arrays: chunks are read into memory, then encoded shard by shard.
 
 zarr encodes each chunk by way of an event loop, which takes as long as the compression itself. So
 shards with the usual codecs are put together here, as the Zarr specification defines them::
 
     chunk 0 | chunk 1 | ... | index: offset and size of each chunk | checksum of the index
+
+Where a dask cluster writes, each task gets some neighbouring sections. It reads their source
+chunks, writes their shards into the target, and adds a record of them. Its result is small: sizes
+and digests of shards, and figures::
+
+    client    unit: sections 0-2, flags of their shards                 sizes, digests, num_reads
+    worker    source chunks -> section in memory -> shards -> record --^
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +31,7 @@ from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
 from zarr.storage import MemoryStore
 
+from xloader.cluster.cluster_tasks import MOST_UNITS, ClusterTasks
 from xloader.engine.threads import ThreadTask
 from xloader.jobs.chunk_sweep import NUM_BLOCKS, ChunkSweep, ChunkValues, one_sample
 from xloader.jobs.covered_elements import CoveredElements
@@ -110,15 +117,12 @@ def _codecs_of(metadata: Mapping[str, Any]) -> list[_Codec] | None:
     codecs: Sequence[Mapping[str, Any]] = metadata["codecs"]
     if codecs[0]["name"] == "sharding_indexed":
         codecs = codecs[0]["configuration"]["codecs"]
-    if codecs[0]["name"] != "bytes" or not _is_little(codecs[0]):
+    endian = codecs[0].get("configuration", {}).get("endian", "little")
+    if codecs[0]["name"] != "bytes" or endian != "little":
         return None
     functions = [_codec_of(codec["name"], codec.get("configuration", {})) for codec in codecs[1:]]
     known = [codec for codec in functions if codec is not None]
     return known if len(known) == len(functions) else None
-
-
-def _is_little(codec: Mapping[str, Any]) -> bool:
-    return bool(codec.get("configuration", {}).get("endian", "little") == "little")
 
 
 def _codec_of(name: str, options: Mapping[str, Any]) -> _Codec | None:
@@ -141,6 +145,12 @@ def _with_crc32c(data: Any) -> bytes:
 Flags = NDArray[np.bool_]
 Section = tuple[Box, Flags]
 """The shards that a section spans, and which of them are wanted."""
+
+Unit = tuple[int, Sequence[Section]]
+"""Some neighbouring sections of an array, which one task writes, and the number of its writer."""
+
+SectionResult = tuple[dict[str, ShardRecord], int, float]
+"""The shards that a task has written, the number of its reads, and the largest error."""
 
 OnSection = Callable[[int], None]
 """Called with the number of shards when those of a section are written."""
@@ -263,6 +273,49 @@ class _SectionValues:
         ]
         # With the ellipsis, a variable without dimensions stays an array.
         return np.asarray(self.values[(*place, ...)])
+
+
+def write_sections(
+    tasks: ClusterTasks | None, writers: Sequence[SectionWriter], on_section: OnSection
+) -> None:
+    """Write all shards that some writers want, on a cluster or in this process.
+
+    The figures that tasks have found are added up in the writers.
+    """
+    left = [writer for writer in writers if writer.wanted.any()]
+    if tasks is None or not left:
+        for writer in left:
+            writer.write(writer.sections(), on_section)
+        return
+    shared = tuple(writer.apart() for writer in left)
+    for unit, result in tasks.run("writing a store", _write, shared, _units(left)):
+        shards, num_reads, max_error = result
+        writer = left[unit[0]]
+        writer.records.done |= shards
+        writer.count(shards, num_reads, max_error)
+        on_section(len(shards))
+
+
+def _units(writers: Sequence[SectionWriter]) -> Iterator[Unit]:
+    """The sections in which shards are wanted, so many in a unit that there are not too many."""
+    num_sections = 0
+    for writer in writers:
+        grid = zip(writer.array.rechunking().grid, writer.plan.steps, strict=True)
+        num_sections += math.prod(-(-count // step) for count, step in grid)
+    # The last unit of each array may be a small one.
+    size = -(-num_sections // max(MOST_UNITS - len(writers), 1))
+    for number, writer in enumerate(writers):
+        sections = writer.sections()
+        while some := tuple(itertools.islice(sections, size)):
+            yield number, some
+
+
+def _write(shared: Sequence[SectionWriter], unit: Unit) -> SectionResult:
+    """Write the sections of a unit. Runs on a worker."""
+    number, sections = unit
+    writer = shared[number].apart()
+    writer.write(sections, lambda _: None)
+    return writer.records.done, writer.num_reads, writer.max_error
 
 
 def _shards_of(section: Section) -> list[Index]:
