@@ -115,13 +115,10 @@ class TargetRecords:
         """Read the records of all processes so far. Shards that are gone do not count."""
         if self.store.is_transaction:
             return
-        known = dict(self.done)
-        for key in self.store.keys(self._folder):
-            if key.endswith(".json"):
-                known |= self._read(key)
-        for key, record in known.items():
-            if key in self.done or self.store.size_of(self.prefix + key) == record.nbytes:
-                self.done[key] = record
+        for file in self.store.keys(self._folder):
+            for key, record in self._read(file).items() if file.endswith(".json") else ():
+                if key not in self.done and self.store.size_of(self.prefix + key) == record.nbytes:
+                    self.done[key] = record
 
     def add(self, shards: Mapping[str, ShardRecord]) -> None:
         """Record that some shards are written."""
@@ -163,11 +160,10 @@ class TargetRecords:
         self.done[key] = stored
         return False
 
-    def read_back(self, keys: Iterable[str]) -> Iterator[tuple[str, ShardRecord | None]]:
-        """Read shards, and yield what they are now; None for those that are gone."""
-        for key in keys:
-            data = self.store.get(key)
-            yield key, None if data is None else ShardRecord.of(data)
+    def read_back(self, keys: Iterable[str]) -> list[tuple[str, ShardRecord | None]]:
+        """Read shards, and list what they are now; None for those that are gone."""
+        stored = ((key, self.store.get(key)) for key in keys)
+        return [(key, None if data is None else ShardRecord.of(data)) for key, data in stored]
 
     @property
     def _folder(self) -> str:

@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -52,7 +52,6 @@ from xloader.jobs.materialize.target_arrays import (
 )
 from xloader.jobs.materialize.target_records import (
     FOLDER,
-    ShardRecord,
     TargetContents,
     TargetRecords,
     begin,
@@ -79,8 +78,8 @@ from xloader.sources.stores.write_places import check_apart, check_stored_names
 UNITS_PER_THREAD: Final = 8
 """Units to aim at for each thread of a small job, so that all threads end at about one time."""
 
-_VERIFIED_AT_ONCE: Final = 64
-"""Most objects that a task reads back."""
+_READ_AT_ONCE: Final = 64
+"""Most objects that a task reads back for a check."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -271,15 +270,18 @@ class TrainingStore:
             records.load()
         return records
 
-    def _complete(self, keys: Iterable[str]) -> Materialized:
+    def _complete(self, keys: Sequence[str]) -> Materialized:
         """Check what is written, which is all, and complete the store."""
         store, records, is_verified = self.store, self.records, self.options.verify
         if not is_verified:
             wrong = [key for key in keys if store.size_of(key) != records.done[key].nbytes]
         else:
-            stored = records.read_back(keys)
+            groups = [keys[n : n + _READ_AT_ONCE] for n in range(0, len(keys), _READ_AT_ONCE)]
+            results = ((group, records.read_back(group)) for group in groups)
             if self.tasks is not None:
-                stored = read_back_on_cluster(self.tasks, records, keys)
+                what, read = "reading a store back", TargetRecords.read_back
+                results = self.tasks.run(what, read, records.apart(), groups)
+            stored = itertools.chain.from_iterable(result for _, result in results)
             wrong = [key for key, record in stored if records.differs(key, record)]
         if wrong:
             raise TargetError(
@@ -509,21 +511,6 @@ def _fault_of(store: WritableStore) -> str | None:
     except Exception as error:
         return f"it cannot be sent to them ({type(error).__name__}: {error})"
     return None
-
-
-def read_back_on_cluster(
-    tasks: ClusterTasks, records: TargetRecords, keys: Iterable[str]
-) -> Iterator[tuple[str, ShardRecord | None]]:
-    """Read shards on the workers, and yield what they are now; None for those that are gone."""
-    rest = iter(keys)
-    groups = iter(lambda: list(itertools.islice(rest, _VERIFIED_AT_ONCE)), [])
-    for _, stored in tasks.run("reading a store back", _read_back, records.apart(), groups):
-        yield from stored
-
-
-def _read_back(records: TargetRecords, keys: Sequence[str]) -> list[tuple[str, ShardRecord | None]]:
-    """Read some shards. Runs on a worker."""
-    return list(records.read_back(keys))
 
 
 def materialize(recipe: Recipe, target: object, options: StoreOptions) -> Materialized:
