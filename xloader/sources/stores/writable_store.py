@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,18 +90,19 @@ class WritableStore:
 
     def keys(self, prefix: str = "") -> list[str]:
         """The keys of all objects under a prefix, sorted."""
-        return self._listed(self.store.list_prefix(prefix))
+        return self._listed(self.store.list_prefix, prefix)
 
     def is_empty(self, besides: str) -> bool:
         """Whether no object lies in the store, unless in one folder."""
-        return {name.strip("/") for name in self._listed(self.store.list_dir(""))} <= {besides}
+        return {name.strip("/") for name in self._listed(self.store.list_dir, "")} <= {besides}
 
-    def _listed(self, names: AsyncIterator[str]) -> list[str]:
+    def _listed(self, names: Callable[[str], AsyncIterator[str]], prefix: str) -> list[str]:
         if self._is_absent:
             return []
 
         async def listed() -> list[str]:
-            return [name async for name in names]
+            # Some stores begin to list when they are called, within the event loop.
+            return [name async for name in names(prefix)]
 
         return sorted(self._ask(listed(), "while listing it"))
 
