@@ -80,8 +80,8 @@ ONLY_UNDER = {
     "zarr": (
         *("xloader.sources", "xloader.testing", "xloader.demo", "xloader.mosaic"),
         # These write stores.
-        *("xloader.jobs.materialize.array_rewrite", "xloader.jobs.materialize.section_writer"),
-        "xloader.jobs.materialize.target_metadata",
+        *("xloader.jobs.materialize.training_store", "xloader.jobs.materialize.section_writer"),
+        "xloader.jobs.materialize.target_arrays",
     ),
     "matplotlib": ("xloader.show", "xloader.demo"),
 }

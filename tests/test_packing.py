@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from xloader.core.packing import _PART_SIZE, Packing
-from xloader.jobs.materialize.target_metadata import parse_compressors
+from xloader.jobs.materialize.target_arrays import parse_compressors
 from xloader.jobs.materialize.value_packing import PackRequest, ValueBounds, make_packing
 
 F4, F8 = np.dtype("f4"), np.dtype("f8")

@@ -12,8 +12,8 @@ from zarr.storage import LocalStore
 from tests.jobs.test_materialize_restarts import BETWEEN, source_at
 from xloader.errors import MissingChunkError, TargetError
 from xloader.jobs.materialize.target_records import new_mark, remove_mark, writing
-from xloader.jobs.materialize.training_store import StoreOptions, TrainingStore, parse_run
-from xloader.sources.stores.writable_store import WritableStore, open_writable
+from xloader.jobs.materialize.training_store import StoreOptions, TrainingStore
+from xloader.sources.stores.writable_store import WritableStore
 
 
 class OneProcess:
@@ -69,24 +69,23 @@ def test_removing_the_mark_waits_for_what_is_being_written(store: WritableStore)
 def test_an_intermediate_store_that_is_removed_under_a_task(tmp_path: Path) -> None:
     """Its chunks never become fill values of the target."""
     samples = source_at(tmp_path / "source.zarr")
-    target = open_writable(tmp_path / "t.zarr", None, samples.recipe.retry_policy)
-    options = StoreOptions({"time": 4}, {"time": 8}, None, None, None, "zstd", checksum=True)
-    run = parse_run(BETWEEN, 1, None, overwrite=False, verify=False, progress=False)
-    job = TrainingStore(samples.recipe, target, options, run, None)._jobs[0]
+    options = StoreOptions(chunks={"time": 4}, shards={"time": 8}, memory=BETWEEN, threads=1)
+    store = TrainingStore(samples.recipe, tmp_path / "t.zarr", options)
+    target, job = store.store, store._rewrites[0]
     assert job.middle is not None
     target.put("begun", b"1")
-    job.records.marks = {"begun": b"1"}
+    store.records.marks = {"begun": b"1"}
     job.fill_middle()
-    writer = job.writer()
+    writer = job.last
     # The mark goes first, then the chunks, in any order.
     (mark,) = job.middle.mark
     data = target.get(mark)
     assert data is not None
     target.remove(mark)
     with pytest.raises(TargetError, match="a worker does not find"):
-        writer.run(lambda _: None)
+        writer.write(writer.sections(), lambda _: None)
     target.put(mark, data)
     target.delete(f"{job.middle.path}/t/c/0")
     with pytest.raises(MissingChunkError):
-        job.writer().run(lambda _: None)
+        writer.write(writer.sections(), lambda _: None)
     assert not target.keys("t/c")

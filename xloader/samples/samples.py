@@ -2132,24 +2132,29 @@ class Samples(RecordedMethods):
         (True, 4)
         """
         from xloader.jobs.advice.chunk_search import chosen_chunks
-        from xloader.jobs.materialize.training_store import StoreOptions, materialize, parse_run
+        from xloader.jobs.materialize.training_store import StoreOptions, materialize
 
-        sizes = chosen_chunks(self.recipe, chunks, shards, advice)
+        chosen, chosen_shards = chosen_chunks(self.recipe, chunks, shards, advice)
         options = StoreOptions(
-            *sizes, dtype, pack, stats, compressor, checksum, is_advised=chunks is None
-        )
-        job = parse_run(
-            memory, threads, part, overwrite=overwrite, verify=verify, progress=progress
-        )
-        return materialize(
-            self.recipe,
-            target,
-            options,
-            job,
-            client=client,
+            chunks=chosen,
+            shards=chosen_shards,
+            is_advised=chunks is None,
+            memory=memory,
+            threads=threads,
+            dtype=dtype,
+            pack=pack,
+            stats=stats,
+            compressor=compressor,
+            checksum=checksum,
             storage_options=storage_options,
+            overwrite=overwrite,
+            verify=verify,
+            part=part,
+            progress=progress,
             dry_run=dry_run,
+            client=client,
         )
+        return materialize(self.recipe, target, options)
 
     def mosaic(
         self,

@@ -1,22 +1,28 @@
-"""Writes the sections of one array: chunks are read into memory, then encoded shard by shard.
-
-Encodes the shards of an array: by the libraries of the usual codecs, or through zarr.
+"""Writes the sections of arrays: chunks are read into memory, then encoded shard by shard.
 
 zarr encodes each chunk by way of an event loop, which takes as long as the compression itself. So
 shards with the usual codecs are put together here, as the Zarr specification defines them::
 
     chunk 0 | chunk 1 | ... | index: offset and size of each chunk | checksum of the index
+
+Where a dask cluster writes, each task gets some neighbouring sections. It reads their source
+chunks, writes their shards into the target, and adds a record of them. Its result is small: sizes
+and digests of shards, and figures::
+
+    client    unit: sections 0-2, flags of their shards                 sizes, digests, num_reads
+    worker    source chunks -> section in memory -> shards -> record --^
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import zarr
@@ -25,6 +31,7 @@ from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
 from zarr.storage import MemoryStore
 
+from xloader.cluster.cluster_tasks import MOST_UNITS, ClusterTasks
 from xloader.engine.threads import ThreadTask
 from xloader.jobs.chunk_sweep import NUM_BLOCKS, ChunkSweep, ChunkValues, one_sample
 from xloader.jobs.covered_elements import CoveredElements
@@ -67,10 +74,6 @@ class ShardEncoder:
         self._dtype = self._array.dtype.newbyteorder("<")
         self._fill = np.asarray(self._array.metadata.fill_value, self._dtype)
 
-    def key_of(self, shard: Index) -> str:
-        """The key of a shard within its array."""
-        return str(self._array.metadata.encode_chunk_key(shard))
-
     def encode(self, shard: Index, values: NDArray[Any]) -> bytes:
         """The stored bytes of a shard, given its elements that lie inside the array."""
         if self._codecs is not None:
@@ -78,7 +81,7 @@ class ShardEncoder:
         parts = zip(shard, self._objects, self._shape, strict=True)
         place = tuple(slice(n * size, min((n + 1) * size, end)) for n, size, end in parts)
         self._array[place or ...] = values
-        return bytes(self._held.pop(self.key_of(shard)).to_bytes())
+        return bytes(self._held.pop(self._array.metadata.encode_chunk_key(shard)).to_bytes())
 
     def _chunk_of(self, values: NDArray[Any]) -> bytes:
         """The stored bytes of a chunk, whose elements beyond the array are fill values."""
@@ -113,22 +116,13 @@ def _codecs_of(metadata: Mapping[str, Any]) -> list[_Codec] | None:
     """The codecs of chunks, as functions; None if zarr must encode them."""
     codecs: Sequence[Mapping[str, Any]] = metadata["codecs"]
     if codecs[0]["name"] == "sharding_indexed":
-        sharding = codecs[0]["configuration"]
-        names = [codec["name"] for codec in sharding["index_codecs"]]
-        if len(codecs) > 1 or sharding.get("index_location", "end") != "end":
-            return None
-        if names != ["bytes", "crc32c"] or not _is_little(sharding["index_codecs"][0]):
-            return None
-        codecs = sharding["codecs"]
-    if codecs[0]["name"] != "bytes" or not _is_little(codecs[0]):
+        codecs = codecs[0]["configuration"]["codecs"]
+    endian = codecs[0].get("configuration", {}).get("endian", "little")
+    if codecs[0]["name"] != "bytes" or endian != "little":
         return None
     functions = [_codec_of(codec["name"], codec.get("configuration", {})) for codec in codecs[1:]]
     known = [codec for codec in functions if codec is not None]
     return known if len(known) == len(functions) else None
-
-
-def _is_little(codec: Mapping[str, Any]) -> bool:
-    return bool(codec.get("configuration", {}).get("endian", "little") == "little")
 
 
 def _codec_of(name: str, options: Mapping[str, Any]) -> _Codec | None:
@@ -149,59 +143,22 @@ def _with_crc32c(data: Any) -> bytes:
 
 
 Flags = NDArray[np.bool_]
+Section = tuple[Box, Flags]
+"""The shards that a section spans, and which of them are wanted."""
+
+Unit = tuple[int, Sequence[Section]]
+"""Some neighbouring sections of an array, which one task writes, and the number of its writer."""
+
+SectionResult = tuple[dict[str, ShardRecord], int, float]
+"""The shards that a task has written, the number of its reads, and the largest error."""
+
 OnSection = Callable[[int], None]
 """Called with the number of shards when those of a section are written."""
 
 
-class SectionWork(NamedTuple):
-    """The work on one section."""
-
-    box: Box
-    shards: list[Index]
-    blocks: list[Index]
-
-
-def section_work(job: Rechunking, plan: SectionPlan, wanted: Flags) -> Iterator[SectionWork]:
-    """The sections in which shards are wanted, in order."""
-    for box, flags in wanted_sections(job, plan, wanted):
-        yield work_on(job, box, flags)
-
-
-def wanted_sections(
-    job: Rechunking, plan: SectionPlan, wanted: Flags
-) -> Iterator[tuple[Box, Flags]]:
-    """The sections in which shards are wanted, each with the flags of its shards, in order."""
-    for box in boxes_of(job.grid, plan.steps):
-        flags = wanted[tuple(slice(*part) for part in box)]
-        if flags.any():
-            yield box, flags
-
-
-def work_on(job: Rechunking, box: Box, wanted: Flags) -> SectionWork:
-    """The work on one section."""
-    first = [begin for begin, _ in box]
-    shards = [
-        tuple(int(n) + b for n, b in zip(index, first, strict=True))
-        for index in np.argwhere(wanted)
-    ]
-    ranges = job.blocks_of(box)
-    if wanted.all():
-        return SectionWork(box, shards, list(itertools.product(*ranges)))
-    is_read = np.zeros([len(part) for part in ranges], np.bool_)
-    for shard in shards:
-        parts = job.blocks_of(tuple((n, n + 1) for n in shard))
-        pairs = zip(parts, ranges, strict=True)
-        is_read[tuple(slice(p.start - r.start, p.stop - r.start) for p, r in pairs)] = True
-    blocks = [
-        tuple(int(n) + r.start for n, r in zip(index, ranges, strict=True))
-        for index in np.argwhere(is_read)
-    ]
-    return SectionWork(box, shards, blocks)
-
-
 @dataclass(eq=False)
 class SectionWriter:
-    """Writes one array."""
+    """Writes the shards of one array that are wanted."""
 
     recipe: Recipe
     array: TargetArray
@@ -210,21 +167,33 @@ class SectionWriter:
     records: TargetRecords
     wanted: Flags
     num_reads: int = 0
+    num_written: int = 0
     written_nbytes: int = 0
     max_error: float = 0.0
 
     def apart(self) -> SectionWriter:
-        """A writer of the same array that has written nothing, with records of its own."""
-        records = self.records.apart()
-        return replace(self, records=records, num_reads=0, written_nbytes=0, max_error=0.0)
+        """A writer of the same array that wants and has written nothing, with own records."""
+        nothing = np.zeros_like(self.wanted, shape=0)
+        return SectionWriter(
+            self.recipe, self.array, self.metadata, self.plan, self.records.apart(), nothing
+        )
 
-    def run(self, on_section: OnSection) -> None:
-        """Write all shards that are wanted."""
-        if self.wanted.any():
-            job = self.array.rechunking()
-            self.write(section_work(job, self.plan, self.wanted), on_section)
+    def sections(self) -> Iterator[Section]:
+        """The sections in which shards are wanted, in order."""
+        for box in boxes_of(self.array.rechunking().grid, self.plan.steps):
+            flags = self.wanted[tuple(slice(*part) for part in box)]
+            if flags.any():
+                yield box, flags
 
-    def write(self, sections: Iterable[SectionWork], on_section: OnSection) -> None:
+    @property
+    def expected_reads(self) -> int:
+        """Number of source chunks to read, each as often as it is read."""
+        if self.wanted.all():
+            return self.plan.num_reads
+        job = self.array.rechunking()
+        return sum(len(_blocks_of(job, section)) for section in self.sections())
+
+    def write(self, sections: Iterable[Section], on_section: OnSection) -> None:
         """Write some sections."""
         job = self.array.rechunking()
         encoder = ShardEncoder(self.array, self.metadata)
@@ -232,73 +201,70 @@ class SectionWriter:
         group = footprint.groups[0]
         room = max(self.plan.read_room, job.max_chunk_nbytes)
         with ChunkSweep(whole, footprint, room, self.plan.num_threads) as sweep:
-            for work in sections:
-                box = job.elements_of(work.box)
-                shape = [end - begin for begin, end in box]
-                section = _HeldSection(self.array, box, np.empty(shape, self.array.source_dtype))
+            for section in sections:
                 # Without dimensions, the one block of the sample's window is read.
-                blocks = work.blocks if self.array.dims else [(0,)]
+                blocks = _blocks_of(job, section) if self.array.dims else [(0,)]
+                values = _SectionValues(self.array, job.elements_of(section[0]))
                 for begin in range(0, len(blocks), NUM_BLOCKS):
                     some = blocks[begin : begin + NUM_BLOCKS]
-                    sweep.do(sweep.read(group, some, section.place))
-                made: dict[str, tuple[ShardRecord, float]] = {}
+                    sweep.do(sweep.read(group, some, values.place))
+                made: dict[str, ShardRecord] = {}
                 tasks = [
-                    ThreadTask((), partial(self._write, encoder, section, shard, made))
-                    for shard in work.shards
+                    ThreadTask((), partial(self._write, encoder, values, shard, made))
+                    for shard in _shards_of(section)
                 ]
                 with writing(self.records.store, self.records.marks):
                     sweep.do(tasks, self.plan.num_threads)
-                    self.records.add({key: record for key, (record, _) in made.items()})
+                    self.records.add(made)
                 # Its memory is free before that of the next section is taken.
-                del section, tasks
-                num_reads = sweep.num_reads - self.num_reads
-                errors = (error for _, error in made.values())
-                self.count((record for record, _ in made.values()), num_reads, max(errors))
-                on_section(len(work.shards))
+                del values, tasks
+                self.count(made, sweep.num_reads - self.num_reads, self.max_error)
+                on_section(len(made))
 
-    def count(self, shards: Iterable[ShardRecord], num_reads: int, max_error: float) -> None:
+    def count(self, made: Mapping[str, ShardRecord], num_reads: int, max_error: float) -> None:
         """Add what was written and read to the figures."""
-        self.written_nbytes += sum(record.nbytes for record in shards)
+        self.num_written += len(made)
+        self.written_nbytes += sum(record.nbytes for record in made.values())
         self.num_reads += num_reads
         self.max_error = max(self.max_error, max_error)
 
     def _write(
         self,
         encoder: ShardEncoder,
-        section: _HeldSection,
+        values: _SectionValues,
         shard: Index,
-        made: dict[str, tuple[ShardRecord, float]],
+        made: dict[str, ShardRecord],
         _: Attempts,
     ) -> None:
-        numbers, error = self.array.convert(section.shard(shard))
+        numbers, error = self.array.convert(values.of_shard(shard))
         data = encoder.encode(shard, numbers)
-        key = f"{self.array.name}/{encoder.key_of(shard)}"
+        key = self.array.key_of(shard)
         self.records.store.put(self.records.prefix + key, data)
-        made[key] = ShardRecord.of(data), error
+        with _lock:
+            made[key] = ShardRecord.of(data)
+            self.max_error = max(self.max_error, error)
 
 
-@dataclass(frozen=True, eq=False)
-class _HeldSection:
-    """The values of a section in memory."""
+class _SectionValues:
+    """The values of a section in memory; `box` is that of its elements."""
 
-    array: TargetArray
-    box: Box
-    values: NDArray[Any]
+    def __init__(self, array: TargetArray, box: Box) -> None:
+        self.array, self.box = array, box
+        self.values = np.empty([end - begin for begin, end in box], array.source_dtype)
 
     def place(self, chunk: ChunkValues) -> None:
         """Copy the part of a chunk that lies in the section."""
         kept = self.array.kept
         shape = [chunk.values.shape[number] for number in kept]
-        values = chunk.values.reshape(shape)
         to, of = [], []
         for number, size, (begin, end) in zip(kept, shape, self.box, strict=True):
             first = chunk.begins[number]
             low, high = max(first, begin), min(first + size, end)
             to.append(slice(low - begin, high - begin))
             of.append(slice(low - first, high - first))
-        self.values[tuple(to)] = values[tuple(of)]
+        self.values[tuple(to)] = chunk.values.reshape(shape)[tuple(of)]
 
-    def shard(self, shard: Index) -> NDArray[Any]:
+    def of_shard(self, shard: Index) -> NDArray[Any]:
         """The values of a shard."""
         places = zip(shard, self.array.objects, self.box, strict=True)
         place: list[Any] = [
@@ -309,31 +275,85 @@ class _HeldSection:
         return np.asarray(self.values[(*place, ...)])
 
 
+def write_sections(
+    tasks: ClusterTasks | None, writers: Sequence[SectionWriter], on_section: OnSection
+) -> None:
+    """Write all shards that some writers want, on a cluster or in this process.
+
+    The figures that tasks have found are added up in the writers.
+    """
+    left = [writer for writer in writers if writer.wanted.any()]
+    if tasks is None or not left:
+        for writer in left:
+            writer.write(writer.sections(), on_section)
+        return
+    shared = tuple(writer.apart() for writer in left)
+    for unit, result in tasks.run("writing a store", _write, shared, _units(left)):
+        shards, num_reads, max_error = result
+        writer = left[unit[0]]
+        writer.records.done |= shards
+        writer.count(shards, num_reads, max_error)
+        on_section(len(shards))
+
+
+def _units(writers: Sequence[SectionWriter]) -> Iterator[Unit]:
+    """The sections in which shards are wanted, so many in a unit that there are not too many."""
+    num_sections = 0
+    for writer in writers:
+        grid = zip(writer.array.rechunking().grid, writer.plan.steps, strict=True)
+        num_sections += math.prod(-(-count // step) for count, step in grid)
+    # The last unit of each array may be a small one.
+    size = -(-num_sections // max(MOST_UNITS - len(writers), 1))
+    for number, writer in enumerate(writers):
+        sections = writer.sections()
+        while some := tuple(itertools.islice(sections, size)):
+            yield number, some
+
+
+def _write(shared: Sequence[SectionWriter], unit: Unit) -> SectionResult:
+    """Write the sections of a unit. Runs on a worker."""
+    number, sections = unit
+    writer = shared[number].apart()
+    writer.write(sections, lambda _: None)
+    return writer.records.done, writer.num_reads, writer.max_error
+
+
+def _shards_of(section: Section) -> list[Index]:
+    """The shards of a section that are wanted, in order."""
+    box, flags = section
+    first = np.array([begin for begin, _ in box], np.int64)
+    return [tuple(shard) for shard in (np.argwhere(flags) + first).tolist()]
+
+
+def _blocks_of(job: Rechunking, section: Section) -> list[Index]:
+    """The source chunks that the wanted shards of a section are made of, in order."""
+    box, flags = section
+    if flags.all():
+        return list(itertools.product(*job.blocks_of(box)))
+    boxes = (tuple((n, n + 1) for n in shard) for shard in _shards_of(section))
+    return sorted({block for box in boxes for block in itertools.product(*job.blocks_of(box))})
+
+
 def needed_shards(recipe: Recipe, array: TargetArray) -> Flags:
     """Which shards of an array hold an element that some sample needs."""
     job = array.rechunking()
+    flags = np.ones(job.grid, np.bool_)
     if recipe.windows is None:
-        return np.ones(job.grid, np.bool_)
+        return flags
     covered = CoveredElements(recipe, make_layouts(recipe), array.name)
-    if recipe.subset is None:
-        whole = covered.of_box(*_stored_box(array, tuple((0, size) for size in job.shape)))
-        if whole.is_all:
-            return np.ones(job.grid, np.bool_)
-    flags = np.zeros(job.grid, np.bool_)
-    for shard in itertools.product(*map(range, job.grid)):
-        box = job.elements_of(tuple((n, n + 1) for n in shard))
-        flags[shard] = not covered.of_box(*_stored_box(array, box)).is_empty
+
+    def coverage(box: Box) -> Any:
+        # Along dimensions that the selection drops, one element is left.
+        begins, sizes = [0] * len(array.axes), [1] * len(array.axes)
+        for number, (begin, end) in zip(array.kept, box, strict=True):
+            begins[number], sizes[number] = begin, end - begin
+        return covered.of_box(tuple(begins), tuple(sizes))
+
+    if recipe.subset is None and coverage(tuple((0, size) for size in job.shape)).is_all:
+        return flags
+    for shard in np.ndindex(flags.shape):
+        flags[shard] = not coverage(job.elements_of(tuple((n, n + 1) for n in shard))).is_empty
     return flags
-
-
-def _stored_box(
-    array: TargetArray, box: tuple[tuple[int, int], ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """A box of the array as first elements and sizes along all stored dimensions."""
-    begins, sizes = [0] * len(array.axes), [1] * len(array.axes)
-    for number, (begin, end) in zip(array.kept, box, strict=True):
-        begins[number], sizes[number] = begin, end - begin
-    return tuple(begins), tuple(sizes)
 
 
 def shards_of_part(needed: Flags, part: tuple[int, int]) -> Flags:

@@ -15,13 +15,17 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.errors import TargetError
+from xloader.jobs.materialize.target_arrays import TargetArray
 from xloader.sources.open.from_zarr import WRITTEN_BY
 from xloader.sources.stores.writable_store import WritableStore
 from xloader.sources.stores.write_places import ZARR_MARKS
@@ -89,10 +93,6 @@ class ShardRecord(NamedTuple):
         return cls(len(data), hashlib.sha256(data).hexdigest())
 
 
-ReadBack = Callable[[Iterable[str]], Iterable[tuple[str, ShardRecord | None]]]
-"""Gives the size and the digest of shards as they are in the store now, by key."""
-
-
 @dataclass(eq=False)
 class TargetRecords:
     """The records of one job."""
@@ -115,13 +115,10 @@ class TargetRecords:
         """Read the records of all processes so far. Shards that are gone do not count."""
         if self.store.is_transaction:
             return
-        known = dict(self.done)
-        for key in self.store.keys(self._folder):
-            if key.endswith(".json"):
-                known |= self._read(key)
-        for key, record in known.items():
-            if key in self.done or self.store.size_of(self.prefix + key) == record.nbytes:
-                self.done[key] = record
+        for file in self.store.keys(self._folder):
+            for key, record in self._read(file).items() if file.endswith(".json") else ():
+                if key not in self.done and self.store.size_of(self.prefix + key) == record.nbytes:
+                    self.done[key] = record
 
     def add(self, shards: Mapping[str, ShardRecord]) -> None:
         """Record that some shards are written."""
@@ -132,47 +129,41 @@ class TargetRecords:
         self.store.put(f"{self._folder}{self._token}-{self._num_added:06d}.json", text.encode())
         self._num_added += 1
 
-    def has_all(self, groups: Iterable[Iterable[str]]) -> bool:
-        """Whether all shards of some groups are written."""
-        return all(key in self.done for keys in groups for key in keys)
-
     def find(self, keys: Iterable[str]) -> None:
         """Take the objects that are in a store that is complete for written."""
         for key in keys:
-            nbytes = self.store.size_of(self.prefix + key)
+            nbytes = self.store.size_of(key)
             if nbytes is not None:
                 self.done[key] = ShardRecord(nbytes, "")
 
+    def written(self, array: TargetArray) -> NDArray[np.bool_]:
+        """Which shards of an array are written."""
+        flags = np.zeros(array.rechunking().grid, np.bool_)
+        if self.done:
+            for shard in np.ndindex(flags.shape):
+                flags[shard] = array.key_of(shard) in self.done
+        return flags
+
     def digest_of(self, keys: Iterable[str]) -> str:
         """One digest of some shards. Those of a store that was complete are read for it."""
-        records = {}
-        for key in keys:
-            records[key] = self.done[key]
-            if not records[key].digest:
-                records[key] = ShardRecord.of(self.store.get(self.prefix + key) or b"")
-        return digest_of(records)
+        digest = hashlib.sha256()
+        for key in sorted(keys):
+            shard = self.done[key].digest or ShardRecord.of(self.store.get(key) or b"").digest
+            digest.update(f"{key} {shard}\n".encode())
+        return digest.hexdigest()
 
-    def check(
-        self, keys: Iterable[str], *, is_whole: bool, read: ReadBack | None = None
-    ) -> list[str]:
-        """The shards that are not in the store as they were recorded."""
-        if not is_whole:
-            sizes = ((key, self.store.size_of(self.prefix + key)) for key in keys)
-            return [key for key, size in sizes if size != self.done[key].nbytes]
-        wrong = []
-        for key, record in (read or self.read_back)(keys):
-            if record is None or not _is_same(record, self.done[key]):
-                wrong.append(key)
-            else:
-                # Of a store that was complete, the digest was not known.
-                self.done[key] = record
-        return wrong
+    def differs(self, key: str, stored: ShardRecord | None) -> bool:
+        """Whether a shard is not in the store as it was recorded; if it is, its digest is kept."""
+        nbytes, digest = self.done[key]
+        if stored is None or stored.nbytes != nbytes or digest not in ("", stored.digest):
+            return True
+        self.done[key] = stored
+        return False
 
-    def read_back(self, keys: Iterable[str]) -> Iterator[tuple[str, ShardRecord | None]]:
-        """Read shards, and yield what they are now; None for those that are gone."""
-        for key in keys:
-            data = self.store.get(self.prefix + key)
-            yield key, None if data is None else ShardRecord.of(data)
+    def read_back(self, keys: Iterable[str]) -> list[tuple[str, ShardRecord | None]]:
+        """Read shards, and list what they are now; None for those that are gone."""
+        stored = ((key, self.store.get(key)) for key in keys)
+        return [(key, None if data is None else ShardRecord.of(data)) for key, data in stored]
 
     @property
     def _folder(self) -> str:
@@ -187,18 +178,6 @@ class TargetRecords:
             return {name: ShardRecord(*entry) for name, entry in document["shards"].items()}
         except (ValueError, KeyError, TypeError):
             return {}
-
-
-def _is_same(stored: ShardRecord, record: ShardRecord) -> bool:
-    return stored.nbytes == record.nbytes and record.digest in ("", stored.digest)
-
-
-def digest_of(records: Mapping[str, ShardRecord]) -> str:
-    """One digest of many shards: of their keys and digests, sorted by key."""
-    digest = hashlib.sha256()
-    for key in sorted(records):
-        digest.update(f"{key} {records[key].digest}\n".encode())
-    return digest.hexdigest()
 
 
 BEGUN: Final = f"{FOLDER}/begun.json"

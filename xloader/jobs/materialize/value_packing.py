@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -39,20 +39,19 @@ class PackRequest:
 
     dtype: np.dtype
     max_error: float | None = None
-    scale: float | None = None
-    offset: float = 0.0
+    scale_factor: float | None = None
+    add_offset: float = 0.0
 
 
 def parse_pack(
     pack: Mapping[str, Any] | None, floats: Mapping[str, np.dtype]
 ) -> dict[str, PackRequest]:
     """Check the option ``pack``."""
-    requests = {}
     if pack is not None and not isinstance(pack, Mapping):
         raise OptionError(
             "pack= does not say which variables are packed", given=repr(pack), remedy=_REMEDY
         )
-    for name, request in (pack or {}).items():
+    for name in pack or {}:
         find(name, floats, "variable")
         if floats[name].kind != "f":
             raise OptionError(
@@ -60,42 +59,27 @@ def parse_pack(
                 given=f"dtype {floats[name]}",
                 remedy=f"leave {name!r} out of pack=",
             )
-        requests[name] = _parse_request(name, request)
-    return requests
+    return {name: _parse_request(name, request) for name, request in (pack or {}).items()}
 
 
 def _parse_request(name: str, request: Any) -> PackRequest:
-    most, scale, offset = None, None, 0.0
+    parts = {"dtype": request}
     if isinstance(request, Mapping):
-        known = {"dtype", "max_error", "scale_factor", "add_offset"}
-        if not set(request) <= known or "dtype" not in request:
-            raise _unknown(name, request)
-        dtype, most = request["dtype"], request.get("max_error")
-        scale, offset = request.get("scale_factor"), request.get("add_offset", 0.0)
+        parts = dict(request)
     elif isinstance(request, tuple) and len(request) == 2:
-        dtype, most = request
-    else:
-        dtype = request
+        parts = dict(zip(("dtype", "max_error"), request, strict=True))
+    numbers = {key: number for key, number in parts.items() if number is not None}
     try:
-        packed_dtype = np.dtype(dtype)
+        # Without a dtype it is one of floats, which is none of those that are allowed.
+        dtype = np.dtype(numbers.pop("dtype", None))
     except TypeError:
-        raise _unknown(name, request) from None
-    numbers = [number for number in (most, scale, offset) if number is not None]
-    is_known = packed_dtype.name in _DTYPES and all(map(is_number, numbers))
-    if not is_known or not all(map(math.isfinite, numbers)):
-        raise _unknown(name, request)
-    if (most is not None and most <= 0) or (scale is not None and scale <= 0):
-        raise _unknown(name, request)
-    return PackRequest(
-        packed_dtype,
-        None if most is None else float(most),
-        None if scale is None else float(scale),
-        float(offset),
-    )
-
-
-def _unknown(name: str, request: object) -> OptionError:
-    return OptionError(
+        dtype = np.dtype(object)
+    is_known = dtype.name in _DTYPES and numbers.keys() <= PackRequest.__dataclass_fields__.keys()
+    if is_known and all(is_number(n) and math.isfinite(n) for n in numbers.values()):
+        packing = PackRequest(dtype, **{key: float(number) for key, number in numbers.items()})
+        if all(n is None or n > 0 for n in (packing.max_error, packing.scale_factor)):
+            return packing
+    raise OptionError(
         f"pack= does not say how {name!r} is packed",
         given=repr(request),
         allowed=f"one of {', '.join(_DTYPES)}, alone, with an error or a scale_factor > 0",
@@ -103,27 +87,25 @@ def _unknown(name: str, request: object) -> OptionError:
     )
 
 
-@dataclass(frozen=True)
-class ValueBounds:
-    """The smallest and the largest value of a variable; NaN do not count."""
+class ValueBounds(NamedTuple):
+    """The smallest and the largest value of a variable; NaN do not count.
 
-    least: float
-    most: float
+    Infinite and the wrong way round where all are NaN.
+    """
 
-    def union(self, other: ValueBounds) -> ValueBounds:
-        """The bounds of the values of both."""
-        return ValueBounds(min(self.least, other.least), max(self.most, other.most))
+    least: float = math.inf
+    most: float = -math.inf
 
-    @classmethod
-    def of(cls, values: NDArray[Any]) -> ValueBounds:
-        """The bounds of some values; infinite and the wrong way round where all are NaN."""
-        least = np.fmin.reduce(values, axis=None, initial=np.inf)
-        return cls(float(least), float(np.fmax.reduce(values, axis=None, initial=-np.inf)))
+    def including(self, values: Any) -> ValueBounds:
+        """The bounds of these and of some other values."""
+        least = np.fmin.reduce(values, axis=None, initial=self.least)
+        most = np.fmax.reduce(values, axis=None, initial=self.most)
+        return ValueBounds(float(least), float(most))
 
 
-def bounds_in(stats: xr.Dataset, name: str) -> ValueBounds | None:
+def bounds_in(stats: xr.Dataset | None, name: str) -> ValueBounds | None:
     """The bounds of a variable in the result of `Samples.stats`; None if they are not in it."""
-    if name not in stats.data_vars or "stat" not in stats[name].dims:
+    if stats is None or name not in stats.data_vars or "stat" not in stats[name].dims:
         return None
     table = stats[name]
     try:
@@ -151,7 +133,7 @@ def make_packing(name: str, request: PackRequest, bounds: ValueBounds, dtype: np
             given=f"values from {bounds.least:g} to {bounds.most:g}",
             remedy=f"leave {name!r} out of pack=, or mask them first",
         )
-    scale, offset = request.scale, request.offset
+    scale, offset = request.scale_factor, request.add_offset
     if scale is None:
         scale = (bounds.most - bounds.least) / (high - low) or 1.0
         offset = bounds.least - low * scale
@@ -234,40 +216,7 @@ def parse_dtype(dtype: DTypeLike | None) -> np.dtype | None:
     return float_dtype.newbyteorder("=")
 
 
-def find_bounds(
-    recipe: Recipe,
-    requests: Mapping[str, PackRequest],
-    known: Mapping[str, Any],
-    stats: xr.Dataset | None,
-    memory: int,
-    num_threads: int,
-    tasks: ClusterTasks | None = None,
-    *,
-    is_dry: bool = False,
-) -> tuple[dict[str, ValueBounds], int]:
-    """The bounds of all variables to pack."""
-    bounds_of, num_reads = {}, 0
-    if stats is not None and not isinstance(stats, xr.Dataset):
-        raise OptionError(
-            "stats is not the result of samples.stats()",
-            given=type(stats).__name__,
-            remedy="leave it out: the bounds are then found by one pass over the values",
-        )
-    for name in requests:
-        bounds = bounds_in(stats, name) if stats is not None else None
-        if bounds is None and name in known:
-            bounds = ValueBounds(*known[name])
-        if bounds is None and is_dry:
-            bounds = ValueBounds(0.0, 1.0)
-            num_reads += math.prod(axis.num_blocks for axis in recipe.axes_of(name))
-        if bounds is None:
-            bounds, reads = _read(recipe, name, memory, num_threads, tasks)
-            num_reads += reads
-        bounds_of[name] = bounds
-    return bounds_of, num_reads
-
-
-def _read(
+def read_bounds(
     recipe: Recipe, name: str, memory: int, num_threads: int, tasks: ClusterTasks | None
 ) -> tuple[ValueBounds, int]:
     """The bounds of all values of a variable, and the number of chunks read."""
@@ -277,13 +226,13 @@ def _read(
     axes = recipe.axes_of(name)
     num_chunks = math.prod(axis.num_blocks for axis in axes)
     nbytes = math.prod(axis.size for axis in axes) * recipe.variable(name).stored_dtype.itemsize
-    count = min(-(-nbytes // tasks.unit_nbytes(nbytes)), num_chunks)
-    edges = [number * num_chunks // max(count, 1) for number in range(count + 1)]
+    count = max(min(-(-nbytes // tasks.unit_nbytes(nbytes)), num_chunks), 1)
+    edges = [number * num_chunks // count for number in range(count + 1)]
     parts = [slice(*pair) for pair in itertools.pairwise(edges)]
-    bounds, num_reads = ValueBounds(math.inf, -math.inf), 0
+    bounds, num_reads = ValueBounds(), 0
     # `read` is what all tasks share, and is called with each part.
-    for _, result in tasks.run("finding bounds of values", operator.call, read, parts):
-        bounds, num_reads = bounds.union(result[0]), num_reads + result[1]
+    for _, (part, reads) in tasks.run("finding bounds of values", operator.call, read, parts):
+        bounds, num_reads = bounds.including(part), num_reads + reads
     return bounds, num_reads
 
 
@@ -292,15 +241,15 @@ def _read_part(
 ) -> tuple[ValueBounds, int]:
     """The bounds of the values in a part of the chunks, and the number of chunks read."""
     packing = recipe.variable(name).packing
-    bounds = ValueBounds(math.inf, -math.inf)
+    bounds = ValueBounds()
     lock = threading.Lock()
 
     def use(chunk: ChunkValues) -> None:
         nonlocal bounds
         values = chunk.values if packing is None else packing.unpack(chunk.values)
-        chunk_bounds = ValueBounds.of(values)
+        chunk_bounds = ValueBounds().including(values)
         with lock:
-            bounds = bounds.union(chunk_bounds)
+            bounds = bounds.including(chunk_bounds)
 
     num_reads = sweep_values(recipe, name, memory // 4, num_threads, use, part)
     return bounds, num_reads

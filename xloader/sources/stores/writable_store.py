@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,26 +89,21 @@ class WritableStore:
 
     def keys(self, prefix: str = "") -> list[str]:
         """The keys of all objects under a prefix, sorted."""
+        return self._listed(self.store.list_prefix, prefix)
+
+    def is_empty(self, besides: str) -> bool:
+        """Whether no object lies in the store, unless in one folder."""
+        return {name.strip("/") for name in self._listed(self.store.list_dir, "")} <= {besides}
+
+    def _listed(self, names: Callable[[str], AsyncIterator[str]], prefix: str) -> list[str]:
         if self._is_absent:
             return []
 
         async def listed() -> list[str]:
-            return [key async for key in self.store.list_prefix(prefix)]
+            # Some stores begin to list when they are called, within the event loop.
+            return [name async for name in names(prefix)]
 
         return sorted(self._ask(listed(), "while listing it"))
-
-    def is_empty(self, besides: str) -> bool:
-        """Whether no object lies in the store, unless in one folder."""
-        if self._is_absent:
-            return True
-
-        async def first() -> bool:
-            async for name in self.store.list_dir(""):
-                if name.strip("/") != besides:
-                    return False
-            return True
-
-        return bool(self._ask(first(), "while listing it"))
 
     def remove(self, key: str) -> None:
         """Remove one object, if it is there."""
