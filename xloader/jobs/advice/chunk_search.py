@@ -46,6 +46,7 @@ from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.selection import as_selection
 from xloader.sources.base import Variable
+from xloader.sources.chunk_sizes import StoredObjects, stored_objects_of
 from xloader.transforms.computed_variables import chunks_of_dims
 
 _FIRST_PLANS = 10
