@@ -103,11 +103,9 @@ def try_on_zeros(step: Method, frame: xr.Dataset) -> None:
             step.apply(frame)
     except Exception as error:
         text = str(error).splitlines()
-        sizes = {str(dim): size for dim, size in frame.sizes.items() if dim != SAMPLE}
         raise OptionError(
             f"{step.name} failed on a sample of zeros: {text[0] if text else type(error).__name__}",
             given=step.describe(),
-            allowed=f"arguments that xarray takes for {sizes}",
             remedy="correct the arguments: to try them, call the method on samples.to_xarray(0)",
         ) from error
 
