@@ -89,10 +89,7 @@ class Patches:
         """A batch's number in ``[0, len(self))``."""
         if not -len(self) <= batch < len(self):
             raise SampleIndexError(
-                "the batch index is out of range",
-                given=batch,
-                allowed=f"[{-len(self)}, {len(self)})",
-                remedy="pass an index below len(generator)",
+                "no batch has this index", given=batch, allowed=f"[{-len(self)}, {len(self)})"
             )
         return batch % len(self)
 
