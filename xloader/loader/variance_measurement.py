@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.counter_rng import derive_key, draw_below
+from xloader.core.messages import unknown
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import check_epoch
 from xloader.core.subset import Subset
@@ -35,7 +36,7 @@ from xloader.loader.sweep_loader import make_sweep_loader
 from xloader.planning.epoch import Epoch, Remainder
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.names import CHANNEL
-from xloader.recipe.recipe import Recipe, unknown
+from xloader.recipe.recipe import Recipe
 from xloader.transforms.outputs import Output, make_outputs
 
 _PIECE_SIZE: Final = 1 << 16

@@ -10,9 +10,10 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 import numpy as np
 import xarray as xr
 
+from xloader.core.messages import unknown
 from xloader.errors import OptionError, printable
 from xloader.recipe.names import LABEL, SAMPLE
-from xloader.recipe.recipe import Transform, unknown
+from xloader.recipe.recipe import Transform
 from xloader.transforms.steps import Method
 
 

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 from xloader.core.axis import Ints
+from xloader.core.messages import unknown
 from xloader.core.option_checks import MOST, check_whole
 from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
-from xloader.recipe.recipe import unknown
 
 
 @dataclass(frozen=True)

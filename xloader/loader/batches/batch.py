@@ -12,10 +12,10 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.messages import unknown
 from xloader.errors import OptionError, UnsupportedDataError, printable
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.recipe.names import SAMPLE
-from xloader.recipe.recipe import unknown
 from xloader.transforms.batch_datasets import show_labels
 
 if TYPE_CHECKING:
