@@ -120,7 +120,7 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
     "fewer samples than ranks": (
         EmptySamplesError, ValueError,
         lambda s: s.window(time=12).loader(output="numpy", world=xloader.World(0, 3)),
-        r"fewer samples than ranks. Given: 2 samples, world_size=3. Allowed: .*fewer ranks",
+        r"fewer samples than ranks. Given: 2 samples, world_size=3. To mend it: .*fewer ranks",
     ),
     "no variable with a windowed dimension": (
         EmptySamplesError, ValueError,
@@ -170,7 +170,7 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
     "no windows": (
         OptionError, ValueError,
         lambda s: s.loader(output="numpy"),
-        r"the windows are not set. Allowed: .*To mend it: call .window",
+        r"the windows are not set. To mend it: call .window",
     ),
 }  # fmt: skip
 
@@ -210,7 +210,7 @@ def test_a_store_of_objects_is_refused(tmp_path: Path, filters: Any) -> None:
     metadata = tmp_path / "old.zarr" / "t" / ".zarray"
     changed = json.loads(metadata.read_text()) | {"dtype": "|O", "filters": filters}
     metadata.write_text(json.dumps(changed | {"fill_value": None}))
-    pattern = r"Given: .*. Allowed: .*bool.* To mend it: "
+    pattern = r"Given: .*. To mend it: "
     with pytest.raises(UnsupportedDataError, match=pattern) as caught:
         xloader.open(tmp_path / "old.zarr", variables=["t"])
     assert isinstance(caught.value, TypeError)
@@ -223,7 +223,6 @@ def test_a_store_that_is_not_there(tmp_path: Path, name: str) -> None:
         with pytest.raises(SourceNotFoundError, match=r"Given: .*none.*To mend it: ") as caught:
             xloader.open(source)
         assert isinstance(caught.value, FileNotFoundError)
-        assert caught.value.allowed is not None
     assert not path.exists()
 
 

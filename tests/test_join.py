@@ -785,7 +785,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[XloaderError], str]] = {
     "a tree without a variable": (
         lambda: xloader.open(xr.DataTree.from_dict({"/a": era5(4)}), variables="a/t2"),
         UnknownNameError,
-        "with this path. Given: a/t2. Allowed: a/t2m.*did you mean 'a/t2m'",
+        "with this path. Given: 'a/t2'. Allowed: 'a/t2m'.*did you mean 'a/t2m'",
     ),
     "a tree and no variables": (
         lambda: xloader.open(xr.DataTree.from_dict({"/a": era5(4)}), variables=[]),

@@ -154,7 +154,7 @@ def test_a_loop_within_a_loop_over_the_same_loader_says_what_happened() -> None:
     with make_loader() as loader:
         words = (
             r"^this iteration has ended, because another one over the same loader began. Given: .*"
-            r"nested loops. Allowed: one iteration over a loader at a time. To mend it: "
+            r"nested loops. To mend it: "
             r"make a second loader with samples.loader\(...\), and iterate over it"
         )
         # Nested loops run a whole inner loop within each turn of the outer one.

@@ -61,7 +61,7 @@ BAD: dict[str, tuple[Any, ...]] = {
 def test_refused_at_every_door(samples: Samples, door: str, name: str) -> None:
     pytest.importorskip("torch")
     for value in BAD[name]:
-        with pytest.raises(OptionError, match=rf"^{name} .*Given: .*Allowed: "):
+        with pytest.raises(OptionError, match=rf"^{name} .*Given: "):
             DOORS[door](samples, **{name: value})
 
 
@@ -92,7 +92,7 @@ RULES: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("name", RULES)
 def test_rules_are_refused_where_they_are_made(name: str) -> None:
     for value in RULES[name]:
-        with pytest.raises(OptionError, match=rf"^{name} .*Given: .*Allowed: "):
+        with pytest.raises(OptionError, match=rf"^{name} .*Given: "):
             PlanRules(**{name: value})
     assert PlanRules(max_amplification=1e300).max_amplification == 1e300
 
@@ -161,7 +161,7 @@ def test_numbers_of_workers(samples: Samples, value: Any) -> None:
         lambda: torch.ChunkSampler(samples, num_workers=value),
         lambda: samples.explain([0], cache="lru", num_workers=value),
     ):
-        with pytest.raises(OptionError, match=r"^num_workers is .*Given: .*Allowed: "):
+        with pytest.raises(OptionError, match=r"^num_workers is .*Given: "):
             attempt()
 
 

@@ -146,7 +146,7 @@ def test_names_that_are_not_there() -> None:
 
 def test_no_windows() -> None:
     recipe = Recipe(open_source(_dataset()))
-    with pytest.raises(OptionError, match=r"windows are not set.*'time'.*call .window"):
+    with pytest.raises(OptionError, match=r"windows are not set.*call .window.*'time'"):
         _ = recipe.gathered_fields
 
 

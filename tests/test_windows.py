@@ -127,7 +127,7 @@ def test_an_id_out_of_range_names_itself_and_the_range(bad: int) -> None:
 def test_below_one_is_refused_by_name(field: str) -> None:
     windows = Windows(("t", "x"), (9, 9), (2, 2), (1, 1), (1, 1))
     word = {"window_sizes": "window", "strides": "stride", "dilations": "dilation"}[field]
-    with pytest.raises(OptionError, match=rf"the {word} along 'x'.*Given: 0.*>= 1.*{word}="):
+    with pytest.raises(OptionError, match=rf"the {word} along 'x'.*Given: 0.*>= 1"):
         replace(windows, **{field: (1, 0)})
 
 

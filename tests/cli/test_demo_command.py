@@ -60,7 +60,7 @@ def test_options_out_of_range_are_refused(arguments, words):
     ("arguments", "words"),
     [
         ([], "too few time steps"),
-        (["--variables", "sst, salt"], "do not have this variable. Given: salt. Allowed: sst"),
+        (["--variables", "sst, salt"], "do not have this variable. Given: 'salt'. Allowed: 'sst'"),
         (["--time-dim", "month"], "do not have this time dimension"),
     ],
 )

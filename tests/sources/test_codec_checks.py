@@ -248,7 +248,7 @@ def test_codecs_of_objects_are_refused(id_: str):
             pytest.fail("it was run")
 
     array = make(zarr.create_group(MemoryStore(), zarr_format=2), filters=[Disguised()])
-    with pytest.raises(UnsupportedDataError, match=f"array 'a' .*{id_!r}.*pickle can run any code"):
+    with pytest.raises(UnsupportedDataError, match=f"array 'a' .*may run code.*{id_!r}"):
         check_codecs(array)
 
 

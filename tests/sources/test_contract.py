@@ -145,5 +145,5 @@ def test_unknown_variable_lists_what_is_there(tmp_path: Path):
     for subject in (str(tmp_path / "a.zarr"), opened.oracle):
         with pytest.raises(UnknownNameError, match="did you mean 'flag'") as caught:
             open_source(subject, variables=["t", "flags"])
-        assert {"t", "m", "flag", "s"} == set(caught.value.allowed.split(", "))
+        assert {"'t'", "'m'", "'flag'", "'s'"} == set(caught.value.allowed.split(", "))
         assert set(open_source(subject, variables=("flag", "t")).variables) == {"flag", "t"}

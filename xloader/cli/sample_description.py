@@ -122,8 +122,7 @@ class SampleDescription:
             dims = list(samples.recipe.dim_sizes)
             raise OptionError(
                 "the windows are not set",
-                allowed=f"windows along some of {', '.join(map(repr, dims))}",
-                remedy=f"add for example --window {dims[0] if dims else 'time'}=6",
+                remedy=f"add --window, for example {dims[0]}=6, along some of {', '.join(dims)}",
             )
         return samples
 

@@ -303,7 +303,6 @@ def find_cluster(
     raise OptionError(
         f"{what} cannot be sent to the workers of a cluster",
         given=fault,
-        allowed=f"at most {MOST_SHARED_NBYTES >> 20} MiB when pickled",
         remedy="write the data to a store that the workers reach, pass a mask along fewer "
         "dimensions and a function that holds little data, or pass client=False",
     )
@@ -353,7 +352,8 @@ def dump_shared(value: object, nbytes_beside: int = 0) -> tuple[bytes, str]:
     except Exception as error:
         return b"", f"{type(error).__name__}: {error}"
     nbytes = len(data) + nbytes_beside
-    return data, f"a pickle of {nbytes:,} bytes" if nbytes > MOST_SHARED_NBYTES else ""
+    fault = f"a pickle of {nbytes:,} bytes, where {MOST_SHARED_NBYTES:,} are allowed"
+    return data, fault if nbytes > MOST_SHARED_NBYTES else ""
 
 
 def _load(data: bytes) -> Any:

@@ -128,18 +128,12 @@ class Axis:
         if min(sizes, default=1) < 1 or (
             isinstance(self.chunks, tuple) and sum(sizes) != self.stored_size
         ):
-            raise OptionError(
-                "the chunk sizes do not cover the dimension",
-                given=self.chunks,
-                allowed=f"sizes >= 1 that add up to {self.stored_size}",
-            )
+            what = f"the chunk sizes are not 1 or more that add up to {self.stored_size}"
+            raise OptionError(what, given=self.chunks)
         if not self._is_readable:
             raise OptionError(
-                "the selected positions lie outside the dimension, or come back to a chunk that "
-                "they have left",
+                f"positions do not lie in [0, {self.stored_size}), or come back to a chunk",
                 given=self.selection,
-                allowed=f"positions in [0, {self.stored_size}), each once, those of a chunk "
-                "following each other",
             )
 
     @property

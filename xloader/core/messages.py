@@ -12,6 +12,7 @@ from typing import Final
 from xloader.errors import (
     MissingDependencyError,
     TransformError,
+    UnknownNameError,
     XloaderError,
     XloaderWarning,
     printable,
@@ -71,6 +72,22 @@ def closest(name: object, known: Iterable[str]) -> str | None:
     by_lower = {word.lower(): word for word in known}
     similar = get_close_matches(str(name).lower(), by_lower, n=1)
     return by_lower[similar[0]] if similar else None
+
+
+def unknown(
+    name: object, known: Iterable[object], noun: str, what: str = "", remedy: str = ""
+) -> UnknownNameError:
+    """The error for a name that is not known. The closest name that is comes before a remedy."""
+    names = list(map(str, known))
+    close = closest(name, names)
+    return UnknownNameError(
+        what or f"there is no {noun} with this name",
+        given=repr(name),
+        allowed=", ".join(map(repr, names)) or f"none: there is no {noun}",
+        remedy=f"did you mean {close!r}?"
+        if close
+        else remedy or f"pass the name of an existing {noun}",
+    )
 
 
 def show_count(count: float, thing: str) -> str:

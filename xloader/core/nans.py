@@ -86,7 +86,6 @@ def look_for_nans(
         raise NanError(
             "a batch holds NaN",
             given="; ".join(map(str, nans)),
-            allowed='no NaN, because of on_nan="raise"',
             remedy=_REMEDY,
             field=nans[0].field,
             ids=tuple(nans[0].ids.tolist()),
@@ -132,8 +131,7 @@ def check_on_nan(on_nan: Any) -> OnNan:
         raise OptionError(
             "NaN cannot be counted here, because there is no report",
             given='on_nan="count"',
-            allowed='"warn", "raise" or "ignore"',
-            remedy="use samples.loader(...), which has report().num_nan",
+            remedy='use samples.loader(...), or pass "warn", "raise" or "ignore"',
         )
     check_choice("on_nan", on_nan, ("warn", "raise", "ignore"))
     checked: OnNan = on_nan

@@ -18,8 +18,7 @@ def parse_nbytes(memory: int | str) -> int:
         raise OptionError(
             "memory is more than any machine has",
             given=memory,
-            allowed=f"{allowed}, up to 1024 PiB",
-            remedy="pass the part of the machine's memory that this process may use",
+            remedy="pass the part of the machine's memory that this process may use, <= 1024 PiB",
         )
     return nbytes
 

@@ -8,8 +8,9 @@ from numbers import Integral, Real
 from typing import Any, Final, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
-from xloader.errors import OptionError
+from xloader.errors import OptionError, SampleIndexError
 
 MOST: Final = 2**31 - 1
 """Upper bound of most counts in options: samples in a batch, batches, ranks, lanes or tiles."""
@@ -38,9 +39,7 @@ def is_number(value: Any) -> TypeGuard[float]:
 def check_whole(name: str, value: Any, least: int, most: int) -> int:
     """Check that a value is a whole number within bounds, and convert it to ``int``."""
     if not is_whole(value):
-        raise OptionError(
-            f"{name} is not a whole number", given=repr(value), allowed="whole numbers"
-        )
+        raise OptionError(f"{name} is not a whole number", given=repr(value))
     if value < least:
         raise OptionError(f"{name} is too small", given=value, allowed=f">= {least}")
     if value > most:
@@ -51,7 +50,7 @@ def check_whole(name: str, value: Any, least: int, most: int) -> int:
 def check_number(name: str, value: Any, least: float) -> float:
     """Check that a value is a finite number of at least ``least``, and convert it to ``float``."""
     if not is_number(value):
-        raise OptionError(f"{name} is not a number", given=repr(value), allowed="numbers")
+        raise OptionError(f"{name} is not a number", given=repr(value))
     try:
         number = float(value)
     except OverflowError:
@@ -60,7 +59,7 @@ def check_number(name: str, value: Any, least: float) -> float:
     if not number >= least:
         raise OptionError(f"{name} is too small", given=value, allowed=f">= {least}")
     if number == math.inf:
-        raise OptionError(f"{name} is infinite", given=value, allowed="finite numbers")
+        raise OptionError(f"{name} is infinite", given=value)
     return number
 
 
@@ -90,15 +89,29 @@ def check_choice(name: str, value: Any, choices: Sequence[Any], remedy: str = ""
         )
 
 
-def check_callable(name: str, value: Any, remedy: str = "") -> None:
+def check_ids(ids: NDArray[Any], first: int, end: int, remedy: str) -> NDArray[np.int64]:
+    """Check that an array holds whole numbers in ``[first, end)``; int64, shape ``(n,)``."""
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        given = f"{ids.dtype} of shape {ids.shape}"
+        raise SampleIndexError("these are not sample ids", given=given, remedy=remedy)
+    outside = ids[(ids < first) | (ids >= end)]
+    if outside.size:
+        raise SampleIndexError(
+            "the sample id is out of range",
+            given=int(outside[0]),
+            allowed=f"[{first}, {end})",
+            remedy=remedy,
+        )
+    # Only after the range check: a large uint64 would overflow int64.
+    return ids.astype(np.int64)
+
+
+def check_callable(
+    name: str, value: Any, remedy: str = "pass the function itself, or leave it out"
+) -> None:
     """Check that a value can be called or is None, which stands for no function."""
     if value is not None and not callable(value):
-        raise OptionError(
-            f"{name} cannot be called",
-            given=repr(value),
-            allowed="functions, and other objects with __call__",
-            remedy=remedy or "pass the function itself, or leave it out",
-        )
+        raise OptionError(f"{name} cannot be called", given=repr(value), remedy=remedy)
 
 
 def check_threads(threads: Any) -> int | None:

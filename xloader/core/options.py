@@ -132,7 +132,6 @@ class OnDevice:
         if self.random and self.transform is None:
             raise OptionError(
                 "random=True has no function to give random numbers to",
-                given="OnDevice(random=True)",
                 remedy="pass transform=fn, called as fn(batch, rng), or leave random out",
             )
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
-from xloader.core.option_checks import is_number, is_whole
+from xloader.core.option_checks import check_whole, is_number
 from xloader.errors import OptionError
 
 _FIRST_PAUSE: Final = 0.1
@@ -27,7 +27,6 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         seconds: Any = self.read_timeout
-        retries: Any = self.max_retries
         if not (is_number(seconds) and 0 < seconds <= _LONGEST_TIMEOUT):
             raise OptionError(
                 "read_timeout is not a valid number of seconds",
@@ -35,15 +34,10 @@ class RetryPolicy:
                 allowed=f"numbers above 0, up to {_LONGEST_TIMEOUT}",
                 remedy="pass the seconds that one attempt at a read may take, such as 300.0",
             )
-        if not (is_whole(retries) and 0 <= retries <= 1000):
-            raise OptionError(
-                "max_retries is not a valid number of retries",
-                given=repr(retries),
-                allowed="whole numbers from 0 to 1000",
-                remedy="pass how often a failed read is tried again, such as 4",
-            )
         object.__setattr__(self, "read_timeout", float(seconds))
-        object.__setattr__(self, "max_retries", int(retries))
+        object.__setattr__(
+            self, "max_retries", check_whole("max_retries", self.max_retries, 0, 1000)
+        )
 
     def pause_after(self, num_failed: int) -> float:
         """Longest pause in seconds before the next attempt, after ``num_failed`` failed ones."""

@@ -30,7 +30,8 @@ from typing import Final, Literal
 import numpy as np
 
 from xloader.core.axis import Ends, Ints
-from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
+from xloader.core.option_checks import check_ids, check_whole
+from xloader.errors import EmptySamplesError, OptionError
 
 
 @dataclass(frozen=True)
@@ -136,20 +137,13 @@ class Windows:
             ("dilation", self.dilations),
         ):
             for dim, value in zip(self.dims, values, strict=True):
-                if value < 1:
-                    raise OptionError(
-                        f"the {word} along {dim!r} is too small",
-                        given=value,
-                        allowed="a whole number >= 1",
-                        remedy=f"pass {word}={{{dim!r}: 1}} or more",
-                    )
+                check_whole(f"the {word} along {dim!r}", value, 1, 2**63 - 1)
         self._check_extents()
         for dim, count in zip(self.dims, self.num_positions, strict=True):
             if not count:
                 raise EmptySamplesError(
                     f"every window crosses a gap along {dim!r}",
                     given=f"samples that reach over {self.extents[self.dims.index(dim)]} elements",
-                    allowed="windows that fit between two gaps",
                     remedy='take smaller windows or leads, or pass gaps="allow"',
                 )
         num_windows = math.prod(self.num_positions)
@@ -330,10 +324,7 @@ class Windows:
         ids = np.asarray(ids, np.int64)
         # As unsigned numbers, those below 0 are huge.
         if len(ids) and ids.view(np.uint64).max() >= len(self):
-            worst = int(ids.min()) if ids.min() < 0 else int(ids.max())
-            raise SampleIndexError(
-                "the sample id is out of range", given=worst, allowed=f"[0, {len(self)})"
-            )
+            check_ids(ids, 0, len(self), "")
         # `numpy.unravel_index` takes twice as long.
         columns = np.empty((len(self.num_positions), len(ids)), np.int64)
         for dim in range(len(columns) - 1, 0, -1):

@@ -19,11 +19,10 @@ import cloudpickle
 import numpy as np
 
 from xloader.cluster.checkpoint_places import CheckpointPlace, SchedulerPlace
-from xloader.cluster.cluster_tasks import MOST_SHARED_NBYTES, dump_shared, find_cluster
+from xloader.cluster.cluster_tasks import dump_shared, find_cluster
 from xloader.cluster.job_folder import open_folder
 from xloader.cluster.rank_queue import RankQueue, no_worker
 from xloader.cluster.rank_task import RankJob, RankWork
-from xloader.core.nbytes import show_nbytes
 from xloader.core.option_checks import MOST, check_number, check_whole
 from xloader.core.options import make_options
 from xloader.core.ranks import World
@@ -137,7 +136,6 @@ def run(
         raise OptionError(
             "the function cannot be sent to the workers of a cluster",
             given=fault,
-            allowed=f"at most {show_nbytes(MOST_SHARED_NBYTES)} when pickled",
             remedy="open files and load models inside the function, from files that workers reach",
         )
     with cluster_errors("running ranks", client), ExitStack() as at_end:
@@ -174,9 +172,7 @@ def _check_arguments(
 ) -> None:
     if not callable(fn):
         raise OptionError(
-            "fn cannot be called",
-            given=repr(fn),
-            remedy="pass a function that takes a loader, without parentheses",
+            "fn cannot be called", given=repr(fn), remedy="pass a function that takes a loader"
         )
     if not isinstance(samples, Samples | Interleaved):
         raise OptionError(

@@ -16,14 +16,13 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.core.messages import show_count
+from xloader.core.messages import show_count, unknown
 from xloader.core.option_checks import MOST, check_whole
 from xloader.errors import (
     EmptySamplesError,
     MissingDependencyError,
     OptionError,
     SourceNotFoundError,
-    UnknownNameError,
     UnsupportedDataError,
 )
 from xloader.forcings.coordinates import angle_of
@@ -79,9 +78,7 @@ def open_dataset(path: str) -> xr.Dataset:
     except (OSError, ValueError, KeyError) as error:
         if is_netcdf and not any(find_spec(name) for name in ("netCDF4", "h5netcdf")):
             raise MissingDependencyError(
-                "xarray needs another library to open netCDF files",
-                given=path,
-                remedy="pip install netCDF4",
+                "xarray lacks a library for netCDF files", given=path, remedy="pip install netCDF4"
             ) from error
         raise UnsupportedDataError(
             f"the data cannot be opened: {_first_sentence(error)}",
@@ -95,12 +92,8 @@ def find_task(
 ) -> ForecastTask:
     """Choose the variables and split time, and check that the data suffice."""
     if time_dim not in dataset.dims:
-        raise UnknownNameError(
-            "the data do not have this time dimension",
-            given=time_dim,
-            allowed=", ".join(str(dim) for dim in dataset.dims),
-            remedy="name it with --time-dim",
-        )
+        what = "the data do not have this time dimension"
+        raise unknown(time_dim, dataset.dims, "dimension", what, "name it with --time-dim")
     names = _named(dataset, variables) if variables else _mappable(dataset, time_dim)
     space_dims = _space_dims(dataset, names, time_dim)
     num_steps = dataset.sizes[time_dim]
@@ -158,12 +151,10 @@ def _least_steps(lead: int) -> int:
 
 def _named(dataset: xr.Dataset, variables: Sequence[str]) -> tuple[str, ...]:
     """The given names without repeats, once all are known to be variables."""
-    known = [str(name) for name in dataset.data_vars]
     for name in variables:
-        if name not in known:
-            raise UnknownNameError(
-                "the data do not have this variable", given=name, allowed=", ".join(known)
-            )
+        if name not in dataset.data_vars:
+            what = "the data do not have this variable"
+            raise unknown(name, dataset.data_vars, "variable", what)
     return tuple(dict.fromkeys(variables))
 
 

@@ -63,10 +63,7 @@ def checked_times(times: Any, lack: str, remedy: str) -> NDArray[Any]:
     if labels.dtype.kind == "M":
         if np.isnat(labels).any():
             raise OptionError(
-                "a time is missing",
-                given="NaT among the labels",
-                allowed="a time for each element",
-                remedy="leave these elements out with .isel(time=...)",
+                "a time is missing (NaT)", remedy="leave these elements out with .isel(time=...)"
             )
         return labels
     if labels.dtype == object and all(hasattr(label, "dayofyr") for label in labels.flat):

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.core.messages import closest
+from xloader.core.messages import unknown
 from xloader.errors import OptionError, UnknownNameError
 
 
@@ -76,15 +76,9 @@ def require_coordinate(coords: xr.Dataset, name: str, parameter: str) -> str:
     """The name of a coordinate, after a check that it exists."""
     if name in coords.coords:
         return name
-    close = closest(name, [str(known) for known in coords.coords])
-    raise UnknownNameError(
-        f"there is no coordinate for the parameter {parameter!r}",
-        given=repr(name),
-        allowed=", ".join(map(repr, coords.coords)) or "none: the data has no coordinates",
-        remedy=f"did you mean {close!r}?"
-        if close
-        else f'name one, as in forcing(..., coords={{"{parameter}": "..."}})',
-    )
+    what = f"there is no coordinate for the parameter {parameter!r}"
+    remedy = f'name one, as in forcing(..., coords={{"{parameter}": "..."}})'
+    raise unknown(name, coords.coords, "coordinate", what, remedy)
 
 
 def is_in_radians(coord: xr.DataArray) -> bool:

@@ -120,7 +120,6 @@ class EpochIterator:
                     "this iteration has ended, because another one over the same loader began",
                     given="a second iter(loader) before the first one was finished, as in nested "
                     "loops",
-                    allowed="one iteration over a loader at a time",
                     remedy="make a second loader with samples.loader(...), and iterate over it",
                 ) from error
             raise

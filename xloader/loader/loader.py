@@ -412,8 +412,7 @@ class Loader(ABC):
         """
         if self._progress is None:
             raise OptionError(
-                "there is nothing to report yet",
-                remedy="iterate over the loader, or call explain() for the prediction",
+                "there is nothing to report yet", remedy="iterate over the loader, or see explain()"
             )
         return self._progress.report()
 

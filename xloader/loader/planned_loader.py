@@ -122,9 +122,9 @@ class PlannedLoader(Loader):
 
         if name is not None:
             raise OptionError(
-                "this loader has one set of samples, without a name",
+                "this loader has one set of samples, and no names",
                 given=f"name={name!r}",
-                remedy="leave name= out",
+                remedy="leave it out",
             )
         return draw_preview(self._resolver.settle(), self._left(start), start, num_rows, channel)
 

@@ -90,7 +90,6 @@ def draw_preview(
         raise EmptySamplesError(
             "there is no batch to draw",
             given=f"{remainder.num_steps} batches left in epoch {start.epoch}",
-            allowed="a batch or more",
             remedy="call set_epoch for another epoch, or pass drop_last=False",
         )
     recipe, seed = rank_plan.recipe, rank_plan.options.seed

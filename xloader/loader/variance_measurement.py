@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.counter_rng import derive_key, draw_below
+from xloader.core.messages import unknown
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import check_epoch
 from xloader.core.subset import Subset
@@ -35,7 +36,7 @@ from xloader.loader.sweep_loader import make_sweep_loader
 from xloader.planning.epoch import Epoch, Remainder
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.names import CHANNEL
-from xloader.recipe.recipe import Recipe, unknown
+from xloader.recipe.recipe import Recipe
 from xloader.transforms.outputs import Output, make_outputs
 
 _PIECE_SIZE: Final = 1 << 16
@@ -302,10 +303,9 @@ def _sampled_batches(
     num_full = num_full_steps(remainder, numbers) if remainder.num_steps else 0
     if num_full < 2:
         raise EmptySamplesError(
-            "there are too few batches to compare their means",
+            "there are not two full batches whose means can be compared",
             given=f"{num_full} full batches of {rank_plan.options.global_batch} samples in an "
             f"epoch of {rank_plan.num_samples}",
-            allowed="two full batches or more",
             remedy="pass a smaller batch_size, or more samples",
         )
     steps = spread_evenly(num_full, num_batches)
@@ -383,7 +383,6 @@ def _delivered_variables(recipe: Recipe) -> list[DeliveredVariable]:
             raise UnsupportedDataError(
                 f"the field {output.name!r} does not hold real numbers, so it has no variance",
                 given=f"dtype {output.dtype}",
-                allowed="bool, integers and floats",
                 remedy="pass the name of a variable that holds numbers",
             )
         variables += _channels_of(output, {} if recipe.is_mapped else _spans(layouts, output.name))

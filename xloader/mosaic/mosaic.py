@@ -410,8 +410,7 @@ class Mosaic:
     def _require_open(self) -> None:
         if self.is_closed:
             raise ClosedError(
-                "the mosaic is closed",
-                remedy="write inside the with block, or call samples.mosaic(target) again",
+                "the mosaic is closed", remedy="write in its with block, or call samples.mosaic"
             )
 
     def _require_summary(self) -> MosaicSummary:

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.option_checks import check_ids
 from xloader.core.subset import Subset
-from xloader.errors import SampleIndexError, TargetError, UnsupportedDataError
+from xloader.errors import TargetError, UnsupportedDataError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.ranks.state import describe_samples
 from xloader.recipe.layout import FieldLayout
@@ -36,22 +37,8 @@ def as_array(values: Any) -> NDArray[Any]:
 
 def as_ids(ids: Any, num_ids: int) -> Ints:
     """Check sample ids."""
-    array = as_array(ids)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise SampleIndexError(
-            "these are not sample ids",
-            given=f"{array.dtype} of shape {array.shape}",
-            allowed="whole numbers of shape (n,), such as batch.ids",
-        )
-    outside = array[(array < 0) | (array >= num_ids)]
-    if outside.size:
-        raise SampleIndexError(
-            "the sample id is out of range",
-            given=int(outside[0]),
-            allowed=f"[0, {num_ids})",
-            remedy="pass the ids of the samples that the mosaic was made with: batch.ids",
-        )
-    return array.astype(np.int64)
+    remedy = "pass the ids of the samples that the mosaic was made with: batch.ids"
+    return check_ids(as_array(ids), 0, num_ids, remedy)
 
 
 def as_predictions(values: Any, num_rows: int, layout: FieldLayout) -> NDArray[Any]:

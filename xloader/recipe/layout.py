@@ -129,8 +129,7 @@ def layout_of(recipe: Recipe, field: Field) -> FieldLayout:
     if not field.variables:
         raise OptionError(
             f"the field {field.name!r} has no variables",
-            allowed=f"names from {list(recipe.variables)}",
-            remedy=f"pass them, for example .field({field.name!r}, {recipe.variables[0]!r})",
+            remedy=f"pass some of {list(recipe.variables)}",
         )
     if len(set(field.variables)) < len(field.variables):
         raise OptionError(

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from xloader.core.messages import unknown
 from xloader.core.windows import Windows
 from xloader.errors import OptionError, UnknownNameError
 from xloader.recipe.label_steps import is_duration, num_steps
 from xloader.recipe.layout import layout_of
 from xloader.recipe.names import CHANNEL, SAMPLE
-from xloader.recipe.recipe import Field, Offsets, Recipe, find, unknown
+from xloader.recipe.recipe import Field, Offsets, Recipe, find
 
 
 def make_field(
@@ -27,8 +28,6 @@ def make_field(
         raise OptionError(
             "this field name is already in use",
             given=repr(name),
-            allowed=f"a name other than those of fields {sorted(taken)}, of dimensions "
-            f"{list(recipe.dim_sizes)}, {SAMPLE!r} and {CHANNEL!r}",
             remedy="choose another name; to combine variables, pass them to one call",
         )
     for variable in variables:
@@ -63,15 +62,12 @@ def _reaching(recipe: Recipe, field: Field) -> Windows:
 
 
 def _unknown_variable(recipe: Recipe, name: object) -> UnknownNameError:
-    error = unknown(name, recipe.variables, "variable")
-    if error.remedy.startswith("did you mean"):
-        return error
     if name in recipe.source.coordinates().coords:
         remedy = f"{name!r} is a coordinate: call ds.reset_coords({name!r}) and open that Dataset"
     else:
         remedy = "pass one of these names; variables of text, dates or objects cannot be used, "
         remedy += "and neither can those that variables= left out"
-    return UnknownNameError(error.what, given=error.given, allowed=error.allowed, remedy=remedy)
+    return unknown(name, recipe.variables, "variable", remedy=remedy)
 
 
 def _offsets(
@@ -99,8 +95,7 @@ def _offsets(
     misfit = OptionError(
         f"an offset of the field {name!r} does not fit the window along {dim!r}",
         given=repr(value),
-        allowed=f"an int, a slice or a sequence of different ints in [{-size}, {size}); or leads, "
-        "which may lie beyond the window",
+        allowed=f"an int, a slice or a sequence of different ints in [{-size}, {size}), or leads",
         remedy=f"use a longer window along {dim!r}, smaller offsets, several fields, or a lead "
         f'such as {dim}="+{size}" (steps after the start of the window) or "+10D"',
     )

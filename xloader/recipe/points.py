@@ -253,8 +253,6 @@ def _labels_and_fields(
             raise OptionError(
                 "a column of the table has a name that is already in use",
                 given=repr(name),
-                allowed=f"a name other than those of the fields {sorted(fields)}, of coordinates "
-                f"of the data, {SAMPLE!r}, {CHANNEL!r} and '<dimension>{LABEL}'",
                 remedy=f'rename it: table.rename(columns={{{name!r}: "{name}_at_point"}})',
             )
     return {dim: columns[dim] for dim in windows.dims}, field_columns

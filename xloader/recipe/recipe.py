@@ -18,12 +18,12 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from xloader.core.axis import Axis, Ints
-from xloader.core.messages import closest
+from xloader.core.messages import unknown
 from xloader.core.point_table import LabelColumn
 from xloader.core.retry_policy import RetryPolicy
 from xloader.core.subset import Subset
 from xloader.core.windows import Windows
-from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
+from xloader.errors import EmptySamplesError, OptionError
 from xloader.sources.base import Source, Variable
 
 _known: WeakValueDictionary[int, Recipe] = WeakValueDictionary()
@@ -363,8 +363,7 @@ class Recipe:
         if self.windows is None:
             raise OptionError(
                 "the windows are not set",
-                allowed=f"windows along some of {list(self.dim_sizes)}",
-                remedy="call .window(time=6) with the dimensions and sizes of a sample",
+                remedy=f"call .window(...) with sizes along some of {list(self.dim_sizes)}",
             )
         return self.windows
 
@@ -374,15 +373,3 @@ def find(name: str, known: Iterable[str], noun: str) -> None:
     known = list(known)
     if name not in known:
         raise unknown(name, known, noun)
-
-
-def unknown(name: object, known: Iterable[str], noun: str) -> UnknownNameError:
-    """The error for a name that is not known, with the closest name that is."""
-    known = list(known)
-    close = closest(name, known)
-    return UnknownNameError(
-        f"there is no {noun} with this name",
-        given=repr(name),
-        allowed=", ".join(map(repr, known)) or f"none: there is no {noun}",
-        remedy=f"did you mean {close!r}?" if close else f"pass the name of an existing {noun}",
-    )

@@ -280,9 +280,7 @@ def _require_one_visit(recipe: Recipe, dim: str, kept: Kept, indexer: object) ->
 def _require_some(dim: str, count: int, indexer: object) -> None:
     if not count:
         raise EmptySamplesError(
-            f"nothing is selected along the dimension {dim!r}",
-            given=repr(indexer),
-            remedy="select more of the dimension",
+            f"nothing is selected along {dim!r}", given=repr(indexer), remedy="select more of it"
         )
 
 

@@ -347,9 +347,4 @@ def _check_names(names: tuple[str, ...]) -> None:
 def _check_num_cells(edges: list[Ints]) -> None:
     num_cells = math.prod(len(dim_edges) - 1 for dim_edges in edges)
     if num_cells > _MOST_CELLS:
-        raise OptionError(
-            "the split has too many blocks",
-            given=num_cells,
-            allowed=f"up to {_MOST_CELLS}",
-            remedy="make larger blocks",
-        )
+        raise OptionError("too many blocks", given=num_cells, allowed=f"up to {_MOST_CELLS}")

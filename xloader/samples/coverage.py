@@ -226,11 +226,7 @@ def count_coverage(
         find(name, [layout.name for layout in layouts], "field")
     chosen = [x for x in layouts if x.parts and (not fields or x.name in fields)]
     if not chosen:
-        raise OptionError(
-            "these fields need no element of the data",
-            given=", ".join(fields),
-            allowed="fields of variables",
-        )
+        raise OptionError("these fields need no element of the data", given=", ".join(fields))
     positions = PositionCounts.of(windows, recipe.subset)
     # Where an epoch takes a part of the samples, the next epochs take the others.
     num_samples = positions.total if recipe.num_taken is None else recipe.num_taken

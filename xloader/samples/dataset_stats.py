@@ -58,7 +58,6 @@ def stats(
             raise OptionError(
                 "variables= chooses among those of a dataset, and samples have their own",
                 given=f"variables={variables!r} with samples",
-                allowed="a dataset, or samples without variables=",
                 remedy="open only these variables: xloader.open(..., variables=[...])",
             )
     else:
@@ -145,7 +144,6 @@ def merge(
         raise UnsupportedDataError(
             "this cannot be merged",
             given=type(target).__name__,
-            allowed="the path of a mosaic or of statistics, or a list of PartialStats",
-            remedy="pass the target that samples.mosaic or samples.stats was given",
+            remedy="pass the path of a mosaic or of statistics, or a list of PartialStats",
         )
     return merge_parts(target)

@@ -59,7 +59,6 @@ def require_windows_before(recipe: Recipe, verb: str) -> None:
         raise OptionError(
             f"{verb} comes too early",
             given="samples without windows",
-            allowed="after .window(...), since transforms change batches of windows",
             remedy="call .window(...) first; or change the data with xarray, and open the Dataset",
         )
 

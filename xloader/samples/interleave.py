@@ -255,7 +255,6 @@ def _checked_sets(sets: Any) -> dict[str, tuple[Samples, Fraction]]:
             raise OptionError(
                 f"the set {name!r} is not a pair of samples and a weight",
                 given=type(value).__name__,
-                allowed=allowed,
                 remedy=f'pass {{"{name}": (samples, weight)}}',
             )
         samples, weight = value
@@ -277,8 +276,7 @@ def _exact_weight(name: str, weight: Any) -> Fraction:
         raise OptionError(
             f"the weight of the set {name!r} is not a number above 0",
             given=repr(weight),
-            allowed="finite numbers above 0, such as 0.7 or Fraction(2, 3)",
-            remedy="leave out a set that shall give no rows",
+            remedy="pass a finite number, such as 0.7 or Fraction(2, 3), or leave the set out",
         )
     if isinstance(weight, Rational):
         return Fraction(int(weight.numerator), int(weight.denominator))
@@ -297,7 +295,6 @@ def _require_alike(sets: Mapping[str, Samples]) -> None:
                 f"the sets {first_name!r} and {name!r} have different fields",
                 given=f"{first_name!r} with {', '.join(first.fields)}; "
                 f"{name!r} with {', '.join(second.fields)}",
-                allowed="sets with fields of the same names",
                 remedy="name the fields of each set, with inputs, targets or field",
             )
         for field in first.fields:
@@ -310,7 +307,6 @@ def _require_alike(sets: Mapping[str, Samples]) -> None:
                         f"the field {field!r} has another {what} in the set {name!r} than in "
                         f"{first_name!r}",
                         given=f"{first_name!r} with {expected}; {name!r} with {given}",
-                        allowed=f"the same {what} in all sets",
                         remedy=_REMEDIES[what].format(expected),
                     )
 

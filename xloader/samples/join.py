@@ -100,9 +100,8 @@ def _check(sources: Any, on: Any) -> None:
         raise UnsupportedDataError(
             "join takes its sources by name",
             given=f"{type(sources).__module__}.{type(sources).__qualname__}",
-            allowed='a mapping, such as {"era5": "era5.zarr", "radar": "radar.zarr"}',
-            remedy="give each source a name; or use xloader.open for a DataTree, and for a list of "
-            "stores of one grid",
+            remedy='pass a mapping, such as {"era5": "era5.zarr", "radar": "radar.zarr"}; or use '
+            "xloader.open for a DataTree, and for a list of stores of one grid",
         )
     if not isinstance(on, str):
         raise OptionError("on is not the name of a dimension", given=repr(on), allowed="one name")
@@ -117,8 +116,7 @@ def _check(sources: Any, on: Any) -> None:
             raise OptionError(
                 "this is no name for a source, because variables are called name/variable",
                 given=repr(name),
-                allowed="text without a /",
-                remedy="give the source a short name, such as 'era5'",
+                remedy="give the source a name of text without a /, such as 'era5'",
             )
 
 
@@ -218,8 +216,7 @@ def _listed(sources: Iterable[object] | str) -> list[object]:
         raise UnsupportedDataError(
             "this is not a list of sources",
             given=f"{type(sources).__module__}.{type(sources).__qualname__}",
-            allowed="an iterable of sources that xloader.open takes, or a pattern of paths",
-            remedy="pass a list, or use xloader.open for a single source",
+            remedy="pass a list or a pattern of paths, or use xloader.open for a single source",
         )
     return list(sources)
 

@@ -173,8 +173,7 @@ class RunningStats:
             raise OptionError(
                 "channel_axis is not an axis of channels",
                 given=repr(channel_axis),
-                allowed="an int from 1 on, as axis 0 is that of samples; None without channels",
-                remedy="pass channel_axis=1 for arrays of shape (n, channels, ...)",
+                remedy="pass an int from 1 on, as axis 0 is that of samples; None without channels",
             )
         self._channel_axis = channel_axis
         self._series: dict[str, list[StreamSeries]] = {}
@@ -232,7 +231,6 @@ class RunningStats:
                 "the parts of a batch do not match",
                 given=f"{ {name: array.shape for name, array in arrays.items()} }, and "
                 f"{len(padding)} rows of is_padding",
-                allowed="at least one array, all with the same number of rows",
             )
         self._check_shapes(arrays)
         moments = {}
@@ -274,7 +272,6 @@ class RunningStats:
             raise OptionError(
                 "statistics of different fields cannot be merged",
                 given=f"{', '.join(first._keys())} and {', '.join(second._keys())}",
-                allowed="statistics of batches of the same samples",
                 remedy="make both from samples with the same fields",
             )
         made._add(other._moments)
@@ -361,7 +358,6 @@ class RunningStats:
             raise StateError(
                 "the state of these statistics is damaged",
                 given=f"{type(state).__name__} ({error})",
-                allowed="a value of RunningStats.state_dict(), also after it was stored as JSON",
                 remedy="load another checkpoint",
             ) from error
         if self._series and not set(moments) <= set(self._keys()):
@@ -382,9 +378,7 @@ class RunningStats:
         known = [self._moments[member.key] for member in series if member.key in self._moments]
         if len(known) < len(series):
             raise OptionError(
-                f"no batch of the field {field!r} was counted yet",
-                allowed="statistics after the first update",
-                remedy="call update(batch) first",
+                f"no batch of the field {field!r} was counted", remedy="call update(batch) first"
             )
         if len(known) == 1 and not known[0].shape:
             return known[0]
@@ -450,8 +444,7 @@ class RunningStats:
             raise UnsupportedDataError(
                 "this is no batch",
                 given=type(batch).__name__,
-                allowed="a batch of xloader, a tuple, list or dict of arrays, or a Dataset",
-                remedy="put a single array into a tuple: update((array,))",
+                remedy="pass a batch, a Dataset, or a dict, list or tuple of arrays: (array,)",
             )
         arrays = {name: _numbers(name, array) for name, array in given.items()}
         if not self._series:
@@ -504,7 +497,6 @@ def _numbers(name: str, array: Any) -> NDArray[Any]:
         raise UnsupportedDataError(
             f"the field {name!r} holds no real numbers",
             given=f"{numbers.dtype} of shape {numbers.shape}",
-            allowed="arrays or tensors of real numbers, with samples along the first axis",
             remedy="leave the field out: pass a dict of the others",
         )
     return numbers

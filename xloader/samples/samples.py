@@ -187,7 +187,6 @@ def overlap(first: Samples, second: Samples) -> int:
             raise OptionError(
                 "overlap compares samples",
                 given=repr(samples),
-                allowed="two Samples of one source",
                 remedy='pass for example split["train"], split["valid"]',
             )
     return count_shared(first.recipe, second.recipe)
@@ -1548,8 +1547,6 @@ class Samples(RecordedMethods):
             raise OptionError(
                 f"the field {field!r} has no channels",
                 given=f"shape {self.shapes[field]}",
-                allowed="fields made with inputs, targets or field, whose channels no transform "
-                "removed",
                 remedy=f'make the field with .field("{field}", ...)',
             )
         return channels

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.messages import require_matplotlib
+from xloader.core.option_checks import check_ids
 from xloader.engine.sample_reader import read_samples
-from xloader.errors import OptionError, SampleIndexError
+from xloader.errors import OptionError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.recipe import selection
@@ -47,22 +48,8 @@ def normal_ids(size: int, ids: NDArray[Any]) -> Ints:
 
     Ids in ``[0, size)``, int64, shape ``(n,)``.
     """
-    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-        raise SampleIndexError(
-            "these are not sample ids",
-            given=f"{ids.dtype} of shape {ids.shape}",
-            allowed="a slice, a 1-d sequence of ints, or a mask with one flag for each sample",
-        )
-    outside = ids[(ids < -size) | (ids >= size)]
-    if outside.size:
-        raise SampleIndexError(
-            "the sample id is out of range",
-            given=int(outside[0]),
-            allowed=f"[{-size}, {size})",
-            remedy="pass an id below len(samples)",
-        )
-    # Only after the range check: a large uint64 would overflow int64.
-    ids = ids.astype(np.int64)
+    remedy = "pass ids below len(samples), a slice, or a mask with one flag for each sample"
+    ids = check_ids(ids, -size, size, remedy)
     return np.where(ids < 0, ids + size, ids)
 
 
@@ -109,7 +96,7 @@ def plot(
     listed = np.atleast_1d(listed_ids(recipe.num_ids, index))
     ids = normal_ids(recipe.num_ids, listed)[:MOST_ROWS].tolist()
     if not ids:
-        raise OptionError("there is no sample to draw", given="no ids", allowed="one id or more")
+        raise OptionError("there is no sample to draw", given="no ids")
     frames = {f"sample {number}": to_xarray(recipe, layouts, number) for number in ids}
     return draw_samples(frames, recipe, channel, num_asked=len(listed))
 

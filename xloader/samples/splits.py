@@ -163,8 +163,7 @@ def _apart(recipe: Recipe, owners: NDArray[np.int8], gap: Gap | str) -> NDArray[
         raise OptionError(
             "a gap cannot be kept between groups of samples",
             given=f"gap={gap!r}",
-            allowed='gap="auto": parts share no element',
-            remedy="pass groups= as the name of a coordinate, or split by labels",
+            remedy='pass gap="auto", groups= as the name of a coordinate, or split by labels',
         )
     windows = recipe.require_windows()
     part_of = np.where(owners < 0, np.int8(APART), owners)
@@ -239,8 +238,7 @@ def _groups(recipe: Recipe, groups: str | ArrayLike) -> tuple[str | None, NDArra
         raise OptionError(
             "the groups do not fit the samples",
             given=f"shape {given.shape}",
-            allowed=f"one group for each of {recipe.num_ids} samples, or the name of a coordinate",
-            remedy="pass len(samples) groups",
+            remedy=f"pass {recipe.num_ids} groups, one a sample, or the name of a coordinate",
         )
     return None, given
 
@@ -257,7 +255,6 @@ def empty_part(recipe: Recipe, name: str, request: SplitRequest) -> EmptySamples
     return EmptySamplesError(
         f"no sample lies in the part {name!r} of the split",
         given=f"samples that span {extents} elements, gap={request.gap!r}",
-        allowed="parts that hold at least one window, from its first to its last element",
         remedy="make the part or its blocks larger, or the window, the lead or the gap smaller"
         if request.groups is None
         else "use a larger stride or groups that lie apart: samples that share elements with a "

@@ -41,7 +41,7 @@ def select(recipe: Recipe, ids: ArrayLike | slice | SampleMask) -> Subset:
     if not len(subset) and isinstance(ids, RemainingIds):
         return replace(subset, weights=None, num_draws=None)
     if not len(subset):
-        raise EmptySamplesError("no sample is selected", given=repr(ids), allowed="at least one id")
+        raise EmptySamplesError("no sample is selected", given=repr(ids))
     return _require_weight(subset, ids)
 
 
@@ -50,15 +50,11 @@ def _select_mask(recipe: Recipe, mask: SampleMask) -> Subset:
         raise SampleIndexError(
             "the mask belongs to other samples",
             given=repr(mask),
-            allowed=f"a mask of these {recipe.num_ids:,} samples",
             remedy="call is_valid and select of the same samples",
         )
     if not mask.num_valid:
         raise EmptySamplesError(
-            "no sample is valid",
-            given=repr(mask),
-            allowed="at least one valid sample",
-            remedy="pass a smaller at_least, or name fewer fields",
+            "no sample is valid", given=repr(mask), remedy="pass a smaller at_least or fewer fields"
         )
     return _require_weight(subset_of(recipe).keep(mask.bits, mask.check), mask)
 
@@ -68,7 +64,6 @@ def _require_weight(subset: Subset, ids: object) -> Subset:
         raise EmptySamplesError(
             "all selected samples have weight 0",
             given=repr(ids),
-            allowed="at least one id whose weight is above 0",
             remedy="call .select before .weighted, or select other samples",
         )
     return subset
@@ -85,14 +80,11 @@ def weigh(recipe: Recipe, weights: ArrayLike, num_samples: int | None) -> Subset
             "the weights do not fit the samples",
             given=f"{given.dtype} of shape {given.shape}, not finite: "
             f"{np.count_nonzero(~np.isfinite(values))}",
-            allowed=f"one finite real number for each of {recipe.num_ids} samples",
-            remedy="pass len(samples) weights",
+            remedy=f"pass one finite real number for each of {recipe.num_ids} samples",
         )
     if values.min() < 0 or not values.any():
         raise OptionError(
-            "the weights are negative, or all 0",
-            given=f"weights from {values.min()} to {values.max()}",
-            allowed=">= 0, and not all of them 0",
+            "the weights are negative, or all 0", given=f"from {values.min()} to {values.max()}"
         )
     return replace(subset_of(recipe), weights=values, num_draws=_count(num_samples))
 
@@ -110,7 +102,6 @@ def cut_slab(recipe: Recipe, dim: str, rank: int, size: int) -> Recipe:
             + ", of a slab" * (recipe.whole is not None),
             allowed="once, along a dimension without windows; whole numbers, "
             f"0 <= rank < size <= {total}",
-            remedy="choose a dimension that window() does not name",
         )
     slabs.require_apart(recipe, dim)
     return slabs.cut(recipe, dim, span)
@@ -129,7 +120,6 @@ def ids_at(
         raise EmptySamplesError(
             "the windows at these labels are not among the selected samples",
             given=labels,
-            allowed=f"labels of the {recipe.num_ids} samples that were selected",
             remedy="call ids before select, or see samples.positions(range(len(samples))) for the "
             "selected windows",
         )

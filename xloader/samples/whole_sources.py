@@ -9,6 +9,7 @@ from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError
 from xloader.recipe.recipe import Recipe, find
 from xloader.samples.describe import last_verb
+from xloader.sources.arrays.catalog import chosen_names
 from xloader.sources.base import Source
 from xloader.sources.combined.join_sources import merge_sources
 from xloader.sources.combined.mixed_source import SourceView, one_source
@@ -25,7 +26,6 @@ def whole_source(value: Any, name: str, open_one: Callable[[Any], Source]) -> So
         raise OptionError(
             f"the samples {name} have windows, fields or transforms already",
             given=f"last recorded: {last_verb(recipe)}",
-            allowed="what xloader.open, .sel and .isel give",
             remedy="join first, then call .window and all that follows on the joined samples",
         )
     if not recipe.selection and recipe.variables == tuple(recipe.source.variables):
@@ -57,24 +57,16 @@ def merged_source(
         raise OptionError(
             "there is nothing to open",
             given="an empty list",
-            allowed="at least one source",
             remedy="pass paths, stores or Datasets",
         )
     sources = [
         whole_source(value, f"number {number} of {len(values)}", open_one)
         for number, value in enumerate(values, 1)
     ]
-    names: list[str] = []
+    names: tuple[str, ...] = ()
     if variables is not None:
-        names = [variables] if isinstance(variables, str) else list(variables)
         there = list(dict.fromkeys(name for source in sources for name in source.variables))
-        if not names:
-            raise OptionError(
-                "variables= is empty",
-                given=names,
-                allowed=", ".join(there),
-                remedy="leave variables= out to take them all",
-            )
+        names = chosen_names(variables, there)
         for name in names:
             find(name, there, "variable")
         # Each with those of its variables that are named, in the order of the names.

@@ -14,9 +14,9 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.core.messages import require_matplotlib
+from xloader.core.messages import require_matplotlib, unknown
 from xloader.core.option_checks import is_whole
-from xloader.errors import OptionError, SampleIndexError, UnknownNameError
+from xloader.errors import OptionError, SampleIndexError
 from xloader.forcings.coordinates import angle_of
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.names import CHANNEL
@@ -168,12 +168,8 @@ def _strips(
             yield from _cut(frame, channel_values, prefix + title, quantity)
     missing = [one for one in wanted or [] if one not in known]
     if missing:
-        raise UnknownNameError(
-            "there is no channel with this name",
-            given=", ".join(map(repr, missing)),
-            allowed=", ".join(map(repr, dict.fromkeys(known))),
-            remedy="a field without channels is its own channel",
-        )
+        remedy = "a field without channels is its own channel"
+        raise unknown(missing[0], dict.fromkeys(known), "channel", remedy=remedy)
 
 
 def _cut(frame: xr.Dataset, values: xr.DataArray, name: str, quantity: str) -> Iterator[_Strip]:

@@ -130,7 +130,6 @@ class Watch:
             raise StoreChangedError(
                 f"the store changed after it was opened: {self._change}",
                 given=self.store,
-                allowed="a store that does not change while it is read",
                 remedy="open the store again, and make a new loader",
             )
         self._checked, self.looked_at = read, time.monotonic()

@@ -282,10 +282,7 @@ def split_columns(samples: Sequence[Sequence[Any]]) -> tuple[Sequence[str], list
     """Names of the fields, and the values of each field over all samples."""
     counts = {len(sample) for sample in samples}
     if len(counts) != 1:
-        raise OptionError(
-            "samples do not have the same number of fields",
-            given=sorted(counts),
-        )
+        raise OptionError("samples do not have the same number of fields", given=sorted(counts))
     names = samples.names if isinstance(samples, Rows) else None
     columns = [list(column) for column in zip(*samples, strict=True)]
     return names or [str(place) for place in range(len(columns))], columns

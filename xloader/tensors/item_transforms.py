@@ -42,7 +42,6 @@ class ItemTransforms:
             raise OptionError(
                 "transforms cannot be combined with transform or target_transform",
                 given=", ".join(name for name, function in given.items() if function),
-                allowed="either transforms, or transform and target_transform",
                 remedy="do the work of all in the function passed as transforms",
             )
 

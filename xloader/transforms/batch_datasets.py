@@ -56,8 +56,6 @@ def refuse_clashes(names: Iterable[str]) -> None:
     if count > 1:
         raise OptionError(
             f"two parts of a labelled batch would be called {name!r}",
-            allowed=f"names other than those that labelled batches add: {SAMPLE!r}, "
-            f"'<dimension>{LABEL}' and '<field>_<dimension>'",
             remedy=f"rename it with xarray, and open that Dataset: ds.rename({{{name!r}: "
             f'"my_{name}"}}); or, if it is a variable, .field("my_{name}", {name!r})',
         )
@@ -77,8 +75,7 @@ def from_frame(frame: xr.Dataset, num_samples: int) -> dict[str, NDArray[Any]]:
             raise OptionError(
                 f"a transform changed the samples of {str(name)!r}",
                 given=f"dimensions {dict(variable.sizes)}",
-                allowed=f"a dimension {SAMPLE!r} of size {num_samples}",
-                remedy='keep the dimension, or use .map(fn, per="sample")',
+                remedy=f'keep {SAMPLE!r} of size {num_samples}, or use .map(fn, per="sample")',
             )
         if 0 in [size for dim, size in variable.sizes.items() if dim != SAMPLE]:
             raise EmptySamplesError(
@@ -96,10 +93,7 @@ def from_frame(frame: xr.Dataset, num_samples: int) -> dict[str, NDArray[Any]]:
             )
         arrays[str(name)] = np.ascontiguousarray(array)
     if not arrays:
-        raise OptionError(
-            "a transform left no fields",
-            remedy="return the fields as data variables",
-        )
+        raise OptionError("a transform left no fields", remedy="return the fields as variables")
     return arrays
 
 

@@ -83,8 +83,7 @@ def _named(
     for name, forcing in given:
         if name in by_name:
             raise OptionError(
-                f"two forcings have the name {name!r}",
-                remedy="rename one, as in forcing(other_name=...)",
+                f"two forcings have the name {name!r}", remedy="rename one, as in forcing(name=...)"
             )
         if isinstance(forcing, str):
             find(forcing, forcings.__all__, "forcing")
@@ -93,8 +92,7 @@ def _named(
             raise OptionError(
                 f"the forcing {name!r} is no function",
                 given=repr(forcing),
-                allowed="a function, or the name of one in xloader.forcings",
-                remedy="pass a function whose parameters are named like coordinates",
+                remedy="pass a name in xloader.forcings, or a function of coordinates",
             )
         by_name[name] = forcing
     return by_name
@@ -109,8 +107,7 @@ def _number_dtype(dtype: DTypeLike) -> np.dtype:
         raise UnsupportedDataError(
             "forcings cannot have this dtype",
             given=f"dtype={dtype!r}",
-            allowed="a dtype of bool, integers or floats",
-            remedy="leave dtype out for float32",
+            remedy="pass a dtype of bool, integers or floats, or leave it out for float32",
         )
     return parsed.newbyteorder("=")
 

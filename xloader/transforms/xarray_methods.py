@@ -10,9 +10,10 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 import numpy as np
 import xarray as xr
 
+from xloader.core.messages import unknown
 from xloader.errors import OptionError, printable
 from xloader.recipe.names import LABEL, SAMPLE
-from xloader.recipe.recipe import Transform, unknown
+from xloader.recipe.recipe import Transform
 from xloader.transforms.steps import Method
 
 
@@ -103,11 +104,9 @@ def try_on_zeros(step: Method, frame: xr.Dataset) -> None:
             step.apply(frame)
     except Exception as error:
         text = str(error).splitlines()
-        sizes = {str(dim): size for dim, size in frame.sizes.items() if dim != SAMPLE}
         raise OptionError(
             f"{step.name} failed on a sample of zeros: {text[0] if text else type(error).__name__}",
             given=step.describe(),
-            allowed=f"arguments that xarray takes for {sizes}",
             remedy="correct the arguments: to try them, call the method on samples.to_xarray(0)",
         ) from error
 

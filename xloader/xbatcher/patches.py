@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 from xloader.core.axis import Ints
+from xloader.core.messages import unknown
 from xloader.core.option_checks import MOST, check_whole
 from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
-from xloader.recipe.recipe import unknown
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,7 @@ class Patches:
         """A batch's number in ``[0, len(self))``."""
         if not -len(self) <= batch < len(self):
             raise SampleIndexError(
-                "the batch index is out of range",
-                given=batch,
-                allowed=f"[{-len(self)}, {len(self)})",
-                remedy="pass an index below len(generator)",
+                "no batch has this index", given=batch, allowed=f"[{-len(self)}, {len(self)})"
             )
         return batch % len(self)
 

@@ -162,8 +162,7 @@ def from_xbatcher(generator: Any) -> Samples:
             "this is not a generator of xbatcher",
             given=f"{type(generator).__module__}.{type(generator).__qualname__}"
             + (f" without {', '.join(missing)}" if missing else f" of a {type(generator.ds)}"),
-            allowed="a BatchGenerator of xbatcher 0.4, or of xloader.xbatcher",
-            remedy="make one with xbatcher.BatchGenerator(ds, input_dims={...})",
+            remedy="pass a BatchGenerator(ds, input_dims={...}) of xbatcher (0.4) or xloader",
         )
     if getattr(generator, "cache", None) is not None and generator.cache_preprocess is not None:
         raise OptionError(

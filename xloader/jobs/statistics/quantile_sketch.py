@@ -205,7 +205,5 @@ def quantile_label(quantile: float) -> str:
 def not_a_quantile(given: object) -> OptionError:
     """The error for a number beyond 0 and 1."""
     return OptionError(
-        "a quantile is not between 0 and 1",
-        given=given,
-        remedy="pass numbers from 0 to 1: divide percentiles by 100",
+        "a quantile is not between 0 and 1", given=given, remedy="divide percentiles by 100"
     )

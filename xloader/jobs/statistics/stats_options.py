@@ -87,9 +87,7 @@ def find_pairs(recipe: Recipe, dim: str, leads: Sequence[Lead]) -> tuple[LeadPai
     """
     counts = [num_elements(recipe, "lead", dim, lead, least=0) for lead in leads]
     if len(set(counts)) < len(counts):
-        raise OptionError(
-            "a lead comes twice", given=list(leads), remedy="leave out the second one"
-        )
+        raise OptionError("a lead comes twice", given=list(leads), remedy="leave out the second")
     size = recipe.dim_sizes[dim]
     labels = labels_of(recipe, dim)
     steps = find_steps(recipe, dim) if labels is not None else None
@@ -347,7 +345,5 @@ def _parse_leads(leads: Lead | Iterable[Lead]) -> list[Lead]:
         return [leads]  # type: ignore[list-item]
     given = _list_of("leads", leads, "a number of steps or a duration")
     if len(given) > _MOST_LEADS:
-        raise OptionError(
-            "there are too many leads", given=len(given), allowed=f"up to {_MOST_LEADS}"
-        )
+        raise OptionError("too many leads", given=len(given), allowed=f"up to {_MOST_LEADS}")
     return given

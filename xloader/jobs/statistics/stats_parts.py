@@ -490,9 +490,7 @@ def merge_parts(parts: Sequence[PartialStats]) -> xr.Dataset:
             given = f"parts of {first.part[1]} and of {part.part[1]}"
         if given:
             raise StateError(
-                "the parts are of different jobs",
-                given=given,
-                remedy="run all parts with the same samples and options",
+                "the parts are of different jobs", given=given, remedy="run all with equal options"
             )
     count, numbers = first.part[1], sorted(part.part[0] for part in parts)
     if numbers != list(range(count)):

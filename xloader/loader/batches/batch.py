@@ -12,10 +12,10 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.messages import unknown
 from xloader.errors import OptionError, UnsupportedDataError, printable
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.recipe.names import SAMPLE
-from xloader.recipe.recipe import unknown
 from xloader.transforms.batch_datasets import show_labels
 
 if TYPE_CHECKING:
@@ -99,7 +99,6 @@ class Batch(tuple[Any, ...]):
                 "the parts of a batch do not match",
                 given=f"{len(batch)} arrays, {len(subclass._fields)} names, "
                 f"{num_ids} ids, {num_flags} flags",
-                allowed="a name for each array, a flag for each id",
             )
         if cls is Batch:  # A batch that is made of another one may be compiled, and this may not.
             register(subclass)
@@ -253,7 +252,6 @@ class Batch(tuple[Any, ...]):
                 "the samples of this batch are not known",
                 given="a batch that another library has rebuilt from its arrays alone, to cast, "
                 "move or cut them",
-                allowed="the batch as the loader gave it",
                 remedy="ask it before it is handed on, or make ids a field: collate_fn="
                 "lambda rows: {**collate(rows).as_dict(), 'ids': rows.ids}",
             )
@@ -265,7 +263,6 @@ class Batch(tuple[Any, ...]):
             raise OptionError(
                 "the rows of this batch are of several sets, whose labels may differ",
                 given=f"rows of {', '.join(dict.fromkeys(self._source.tolist()))}",
-                allowed="batches of one set of samples",
                 remedy="ask the samples of a set, as in "
                 "samples.to_xarray(batch.ids[batch.source == name]), or "
                 "samples.plot(batch.ids[batch.source == name]) for a picture",
@@ -274,7 +271,6 @@ class Batch(tuple[Any, ...]):
             raise OptionError(
                 "the samples of this batch are not known",
                 given="a batch that was made from arrays",
-                allowed="batches of loaders and datasets of xloader",
                 remedy="call samples.to_xarray(batch.ids), or make it with batch.with_arrays(...)",
             )
         return self._origin
@@ -378,7 +374,6 @@ class Batch(tuple[Any, ...]):
                 raise UnsupportedDataError(
                     f"the field {name!r} cannot be moved to a device",
                     given=type(array).__name__,
-                    allowed="tensors",
                     remedy='make the loader with output="torch"; with JAX, call '
                     "jax.device_put(batch.as_dict(), device)",
                 )

@@ -70,7 +70,6 @@ def blank_batch(recipe: Recipe, ids: Ints, chance: Chance = NO_EPOCH) -> xr.Data
             raise OptionError(
                 f"the labels of this batch cannot be found: {error.what}",
                 given="made-up values, as transforms are run once more to find the labels",
-                allowed="functions that work on any values",
                 remedy=_REMEDY,
             ) from error
     first, second = tried
@@ -80,7 +79,6 @@ def blank_batch(recipe: Recipe, ids: Ints, chance: Chance = NO_EPOCH) -> xr.Data
             "a transform makes labels from values, and this batch no longer has the values from "
             "before it",
             given=", ".join(map(in_words, recipe.steps)),
-            allowed="labels that follow from the labels of the samples",
             remedy=_REMEDY,
         )
     return first
@@ -135,7 +133,6 @@ class BatchOrigin:
             raise OptionError(
                 "the samples of this batch are not in this process",
                 given="a batch that another process has pickled",
-                allowed="batches of this process, or of workers of its own",
                 remedy="call samples.to_xarray(batch.ids), with the samples opened here",
             )
         return self.recipe

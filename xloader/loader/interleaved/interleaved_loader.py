@@ -82,7 +82,6 @@ def read_parts(
         raise StateError(
             "this is the state of a loader of one set",
             given=f"a state with the keys {', '.join(map(str, state))}",
-            allowed="a value of state_dict() of a loader that xloader.interleave made",
             remedy="load it into the loader of that set",
         )
     state = check_form(state, _KEYS, ("epoch", "step"))

@@ -195,7 +195,6 @@ class SampleSets:
                     given=f"weight {float(member.weight):.4g} of the rows, {size:,} samples, "
                     f"epochs of {interleaving.num_rows:,} rows on each of {interleaving.dealers} "
                     "ranks or lanes" + ", drop_last=True" * options.drop_last,
-                    allowed="at least one row of each set",
                     remedy="leave the set out, or give it more weight; or pass more samples of "
                     "the set that limits the epoch, or a smaller batch_size=",
                 )

@@ -66,7 +66,6 @@ class ProcessSetup:
             raise OptionError(
                 f"{self._culprit()} cannot be sent to worker processes ({error})",
                 given=f"processes={self.finishing.options.processes}",
-                allowed="functions and data that can be pickled",
                 remedy="open files inside the function that uses them, and use no locks, which "
                 "processes cannot share; or leave processes= out, as threads share everything",
             ) from error

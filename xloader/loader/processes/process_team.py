@@ -157,7 +157,6 @@ class ProcessTeam:
             raise WorkersError(
                 "a worker process is about to start worker processes of its own",
                 given=f"processes={self.num} in a worker of a DataLoader, or the like",
-                allowed="processes= in the process that trains",
                 remedy="leave processes= out here",
             )
         refuse_while_importing(f"processes={self.num}")
@@ -166,8 +165,7 @@ class ProcessTeam:
             raise WorkersError(
                 "worker processes cannot import the program that starts them",
                 given=f"a program read from {script}",
-                allowed="a file, a notebook, python -m or python -c",
-                remedy="save the program to a file, and run that",
+                remedy="run it from a file or a notebook, or with python -m or python -c",
             )
         methods = multiprocessing.get_all_start_methods()
         method = "forkserver" if "forkserver" in methods else "spawn"
@@ -282,7 +280,6 @@ def _begin(process: BaseProcess) -> None:
         raise ForkError(
             "worker processes cannot be started in a forked child of a process that has some",
             given=f"process {os.getpid()}",
-            allowed="processes= in a process that was not forked",
             remedy='start the child with "spawn" or "forkserver", or leave processes= out',
         ) from error
     # At its exit, and at that of a forked child, multiprocessing would end all daemons that it

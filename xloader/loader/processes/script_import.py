@@ -46,7 +46,6 @@ def refuse_while_importing(given: str) -> None:
     error = WorkersError(
         "a worker process imports the script again, and would start its own workers",
         given=f"{given}, iterated over during the import of the script",
-        allowed='outside of if __name__ == "__main__": imports, functions, samples and loaders',
         remedy='put the code that trains, writes or prints under if __name__ == "__main__":',
     )
     sys.excepthook = partial(_show_in_a_line, error, sys.excepthook)

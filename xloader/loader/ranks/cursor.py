@@ -27,9 +27,7 @@ class Position:
         """Make a position from numbers that a caller gave, after checking them."""
         if not is_whole(step) or not 0 <= step <= num_steps:
             raise OptionError(
-                "an epoch does not have this step",
-                given=repr(step),
-                allowed=f"0 to {num_steps}, the steps of an epoch on each rank",
+                "an epoch does not have this step", given=repr(step), allowed=f"0 to {num_steps}"
             )
         return cls(check_epoch(epoch), int(step))
 

@@ -341,6 +341,5 @@ class RankPlan:
             raise EmptySamplesError(
                 "there are fewer samples than ranks",
                 given=f"{num_samples} samples, world_size={options.ranks.world_size}",
-                allowed="at least one sample for each rank",
                 remedy="use fewer ranks, or a smaller stride",
             )

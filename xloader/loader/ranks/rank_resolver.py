@@ -105,7 +105,6 @@ class RankResolver:
                 "slabs need world=: a group of ranks that shares samples needs the "
                 "same ones on each rank",
                 given=f"rank {world.rank} of {world.world_size}, found in the environment",
-                allowed="the rank of this group among all groups, and the number of groups",
                 remedy='pass world=xloader.World(mesh.get_local_rank("data"), mesh["data"].size())',
             )
         if self._planned is not None and self._planned.options.ranks == world:
@@ -126,7 +125,6 @@ class RankResolver:
             raise StateError(
                 "the state was saved while samples were taken one by one, and lies within a batch",
                 given=f"row {position.row} of step {position.step}",
-                allowed="a state between two batches",
                 remedy="save a state after a whole batch",
             )
         if (plan, seed) != (rank_plan.plan, rank_plan.options.seed):

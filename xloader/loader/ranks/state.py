@@ -209,7 +209,6 @@ def _no_state(given: object) -> StateError:
     return StateError(
         "this is not the state of a loader, but contains one",
         given=f"{type(given).__name__} with the keys {', '.join(map(str, mapping))}",
-        allowed=_FROM_STATE_DICT,
         remedy=f"pass the value of the key {inner[0]!r}",
     )
 
@@ -255,7 +254,6 @@ def _check_samples(saved: Mapping[str, Any], expected: Mapping[str, str]) -> Non
         raise StateError(
             f"the state belongs to other samples: their {', '.join(differing)} differ",
             given=f"samples with other {', '.join(differing)}",
-            allowed="samples from the same store, made by the same verbs in the same order",
             remedy="make the samples in the same way as when the state was saved",
         )
 

@@ -164,11 +164,7 @@ class Report(Figures):
         require_matplotlib()
         series = self._series
         if series is None or series.seconds[-1] <= 0:
-            raise OptionError(
-                "there is nothing to draw yet",
-                given="a report without batches",
-                remedy="iterate over the loader first",
-            )
+            raise OptionError("there is nothing to draw yet", remedy="iterate over the loader")
         from xloader.show.epoch_plots import draw_stages
 
         batches = show_count(self.num_steps, "batch")

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import DTypeLike
 
-from xloader.core.messages import closest
+from xloader.core.messages import unknown
 from xloader.core.packing import Packing
 from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
 from xloader.sources.base import Variable
@@ -187,19 +187,11 @@ def choose(
 
 
 def _unknown(name: str, readable: list[str], dataset: xr.Dataset, source: str) -> UnknownNameError:
-    close = closest(name, readable)
-    if close:
-        remedy = f"did you mean {close!r}?"
-    elif name in dataset.coords:
+    remedy = "pass one of these names"
+    if name in dataset.coords:
         remedy = f"{name!r} is a coordinate: open the dataset and use reset_coords({name!r})"
-    else:
-        remedy = "pass one of these names"
-    return UnknownNameError(
-        f"{source} has no data variable {name!r}",
-        given=name,
-        allowed=", ".join(readable) or "none: no data variable holds numbers",
-        remedy=remedy,
-    )
+    what = f"{source} has no data variable {name!r}"
+    return unknown(name, readable, "data variable of numbers", what, remedy)
 
 
 def decoded_dtype(array: xr.DataArray, dtype: DTypeLike | None) -> np.dtype:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import ElementList, Ints, as_elements
-from xloader.core.messages import closest
-from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
+from xloader.core.messages import unknown
+from xloader.errors import EmptySamplesError, OptionError
 from xloader.sources.base import Source
 from xloader.sources.combined.labels import (
     Labels,
@@ -181,7 +181,8 @@ def join_sources(
         if (source_labels := _labels_of(name, source, on)) is not None
     }
     if not labels:
-        raise _no_dimension(sources.values(), on)
+        dims = dict.fromkeys(dim for source in sources.values() for dim in dims_of(source))
+        raise unknown(on, dims, "dimension", f"no source has a dimension {on!r} to join on")
     elements, notes = match_labels(on, labels, method, tolerance)
     parts = [
         _Part(source, f"{name}/", {on: elements[name]} if name in elements else {})
@@ -228,17 +229,6 @@ def _labels_of(name: str, source: Source, on: str) -> Labels | None:
             remedy=by_xarray(f".assign_coords({on}=...)"),
         )
     return Labels(name, index)
-
-
-def _no_dimension(sources: Iterable[Source], on: str) -> UnknownNameError:
-    dims = list(dict.fromkeys(dim for source in sources for dim in dims_of(source)))
-    close = closest(on, dims)
-    return UnknownNameError(
-        f"no source has a dimension {on!r} to join on",
-        given=f"on={on!r}",
-        allowed=", ".join(map(repr, dims)) or "none: there is no dimension",
-        remedy=f"did you mean {close!r}?" if close else "pass one of these names",
-    )
 
 
 def _pasted(sources: Sequence[Source]) -> str:

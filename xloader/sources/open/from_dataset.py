@@ -19,9 +19,9 @@ import xarray as xr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
-from xloader.core.messages import closest, warn_caller
+from xloader.core.messages import unknown, warn_caller
 from xloader.core.packing import Packing
-from xloader.errors import ClusterWarning, OptionError, UnknownNameError, UnsupportedDataError
+from xloader.errors import ClusterWarning, OptionError, UnsupportedDataError
 from xloader.sources.arrays import catalog
 from xloader.sources.arrays.cluster_blocks import effort_of, share_tasks
 from xloader.sources.arrays.dask_views import view_of_variable
@@ -280,13 +280,8 @@ def from_tree(
     paths = catalog.chosen_names(variables, offered)
     for full_path in paths:
         if full_path not in offered:
-            close = closest(full_path, list(offered))
-            raise UnknownNameError(
-                f"{name} has no data variable of numbers with this path",
-                given=full_path,
-                allowed=", ".join(offered),
-                remedy=f"did you mean {close!r}?" if close else "pass one of these paths",
-            )
+            what = f"{name} has no data variable of numbers with this path"
+            raise unknown(full_path, offered, "path", what)
         path, variable = offered[full_path]
         chosen.setdefault(path, []).append(variable)
     # The names of the root come first: only those of groups below can be told apart by a path.

@@ -272,8 +272,7 @@ def refuse_empty(name: str, groups: list[str]) -> None:
     if groups:
         raise UnsupportedDataError(
             f"{name} has no data variable, but its groups may have some",
-            allowed=f"one of the groups {groups}",
-            remedy=f'pass group="{groups[0]}"',
+            remedy=f"pass group= with one of {groups}",
         )
 
 
@@ -367,9 +366,7 @@ def _unreadable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
         )
     if isinstance(error, zipfile.BadZipFile):
         return UnsupportedDataError(
-            "this file is not a zip file",
-            given=f"{opener.name} ({text})",
-            remedy="copy or write it again",
+            "this file is not a zip file", given=f"{opener.name} ({text})", remedy="write it again"
         )
     return UnsupportedDataError(
         "the metadata of this Zarr group cannot be read",
@@ -415,9 +412,7 @@ def _not_found(opener: ZarrOpener) -> XloaderError:
                 remedy=f"did you mean {close!r}?" if close else "leave group= out for the root",
             )
     return SourceNotFoundError(
-        "there is no Zarr group here",
-        given=opener.name,
-        remedy=_remedy_of(opener),
+        "there is no Zarr group here", given=opener.name, remedy=_remedy_of(opener)
     )
 
 

@@ -16,6 +16,7 @@ import zarr
 from numpy.typing import DTypeLike
 
 from xloader.core.messages import extra_remedy
+from xloader.core.option_checks import check_choice
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError, SourceNotFoundError, UnsupportedDataError, XloaderError
 from xloader.sources.arrays import catalog
@@ -59,12 +60,7 @@ def open_source(
 
     `variables`: those of a Zarr group are then sorted by name.
     """
-    if on_missing not in ("warn", "raise", "fill"):
-        raise OptionError(
-            "on_missing is not one of the choices",
-            given=repr(on_missing),
-            allowed='"warn", "raise", "fill"',
-        )
+    check_choice("on_missing", on_missing, ("warn", "raise", "fill"))
     if isinstance(source, xr.DataArray):
         source = source.to_dataset(name=UNNAMED if source.name is None else source.name)
     if isinstance(source, xr.Dataset | xr.DataTree):
@@ -74,9 +70,7 @@ def open_source(
         return from_tree(source, variables, on_missing)
     _refuse_misspelt(open_kwargs)
     if group is not None and not isinstance(group, str):
-        raise OptionError(
-            "group is not a path", given=repr(group), allowed="text, such as 'deep/er'"
-        )
+        raise OptionError("group is not a path", given=repr(group), allowed="text like 'deep/er'")
     versions: dict[str, Any] = {v: open_kwargs.pop(v) for v in VERSIONS if v in open_kwargs}
     within = (group or "").strip("/")
     if isinstance(source, zarr.Group):
@@ -233,9 +227,7 @@ def _refuse_misspelt(open_kwargs: Mapping[str, Any]) -> None:
         close = difflib.get_close_matches(name, ours, n=1, cutoff=0.8)
         if name not in theirs and close:
             raise OptionError(
-                f"open has no option {name!r}",
-                given=name,
-                remedy=f"did you mean {close[0]!r}?",
+                f"open has no option {name!r}", given=name, remedy=f"did you mean {close[0]!r}?"
             )
 
 

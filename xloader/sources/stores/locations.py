@@ -367,10 +367,7 @@ def refuse_versions(versions: Mapping[str, Any]) -> None:
 def _place_of_repository(repository: Any, versions: Mapping[str, Any]) -> StoreLocation:
     """The location of a repository's store at one version, by default branch ``main``."""
     if len(versions) > 1:
-        raise OptionError(
-            "a repository can be opened at only one version",
-            given=", ".join(versions),
-        )
+        raise OptionError("a repository is opened at only one version", given=", ".join(versions))
     where, version = _where_of(repository), dict(versions) or {"branch": "main"}
     try:
         session = repository.readonly_session(**version)

@@ -109,7 +109,6 @@ def _check_settings(path: str, codec: Mapping[str, Any]) -> None:
         raise UnsupportedDataError(
             f"array {path!r} has a codec with invalid settings ({error})",
             given=dict(codec),
-            allowed="the settings that numcodecs takes, such as a dtype for delta",
             remedy="write the array again, or correct its zarr.json",
         ) from error
 
@@ -142,7 +141,6 @@ def _refusal(what: str, codec: str) -> UnsupportedDataError:
     return UnsupportedDataError(
         f"{what} is stored with a codec that makes Python objects, and may run code",
         given=f"codec {codec!r}",
-        allowed="codecs of bool, integers and floats; pickle can run any code from the data",
         remedy="write the array again as numbers, with codecs such as blosc or zstd",
     )
 
