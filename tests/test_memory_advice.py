@@ -82,6 +82,19 @@ def test_all_chunks_are_held_where_another_plan_does_not_do() -> None:
     assert smaller.spread < enough.spread
 
 
+def test_each_worker_mixes_its_own_part_only() -> None:
+    pytest.importorskip("torch")
+    from xloader.torch import data_loader
+
+    values = np.zeros((60, 60, 60), np.float32)
+    ds = xr.Dataset({"t": (("time", "y", "x"), values)}).chunk(time=6, y=20, x=20)
+    samples = xloader.open(ds).window(time=3, y=12, x=12, stride=4)
+    loader = data_loader(samples, 16, num_workers=2, memory="700KiB")
+    note = note_of(loader.explain())
+    assert "would hold all chunks" in note
+    assert "full shuffle" not in note
+
+
 def test_no_more_than_one_other_plan_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 

@@ -102,7 +102,12 @@ def test_what_is_no_state_and_no_samples() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"memory": "32KiB"}, {"prefetch": 3}, {"plan": xloader.PlanRules(4.0, spread=0)}]
+    "other",
+    [
+        {"memory": "32KiB"},
+        {"prefetch": 3},
+        {"plan": xloader.PlanRules(max_amplification=4.0, spread=0)},
+    ],
 )
 def test_options_that_would_plan_later_epochs_otherwise_are_refused(other: Any) -> None:
     state = Rollout(make, **OPTIONS).state_dict()
@@ -119,7 +124,7 @@ def test_without_lanes_another_number_of_ranks_is_refused() -> None:
     alone = {**OPTIONS, "batch_size": 16}
     with pytest.raises(StateError, match=r"with lanes,"):
         Rollout(make, **alone).load_state_dict(state(OPTIONS))
-    plan = xloader.PlanRules(4.0, lanes=2)
+    plan = xloader.PlanRules(max_amplification=4.0, lanes=2)
     Rollout(make, **{**alone, "plan": plan}).load_state_dict(state({**OPTIONS, "plan": plan}))
 
 

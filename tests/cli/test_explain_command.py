@@ -40,7 +40,7 @@ OPTIONS = {
     "processes": (["--processes", "2", "--seed", "5"], {"processes": 2, "seed": 5}),
     "spread": (
         ["--spread", "2", "--prefetch", "0", "--threads", "1", "--max-amplification", "2"],
-        {"prefetch": 0, "threads": 1, "plan": xloader.PlanRules(2.0, spread=2)},
+        {"prefetch": 0, "threads": 1, "plan": xloader.PlanRules(max_amplification=2.0, spread=2)},
     ),
 }
 

@@ -335,6 +335,18 @@ def test_packing_keeps_its_bound(dtype: str) -> None:
     np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
 
 
+def test_a_chunk_without_a_value_has_no_bounds() -> None:
+    values = np.arange(80, dtype=np.float32).reshape(20, 4)
+    values[5:10] = np.nan
+    source, target = zarr.storage.MemoryStore(), zarr.storage.MemoryStore()
+    ds = xr.Dataset({"t2m": (("time", "x"), values)})
+    ds.to_zarr(source, encoding={"t2m": {"chunks": (5, 4)}}, consolidated=False)
+    samples = xloader.open(source).window(time=2)
+    done = samples.materialize(target, chunks={"time": 5}, pack={"t2m": "int16"})
+    packed = xr.open_zarr(target, consolidated=False).t2m.values
+    np.testing.assert_allclose(packed, values, atol=done.variables[0].error_bound)
+
+
 def test_packing_with_bounds_that_are_known() -> None:
     samples = opened().window(time=2)
     low, high = float(weather().t2m.min()), float(weather().t2m.max())

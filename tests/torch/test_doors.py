@@ -485,6 +485,15 @@ def test_samplers_are_not_taken(folder: Path, name: str) -> None:
         data_loader(samples_of(folder), **{name: []})
 
 
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("rank", "xloader.World"), ("memroy", "'memory'"), ("lanes", "xloader.PlanRules")],
+)
+def test_options_that_no_loader_has_are_refused(folder: Path, name: str, remedy: str) -> None:
+    with pytest.raises(OptionError, match=rf"no option '{name}'.*{remedy}"):
+        data_loader(samples_of(folder), **{name: 1})
+
+
 def test_batches_of_batches_are_refused(folder: Path) -> None:
     batches = IterableDataset(samples_of(folder), batch_size=16, memory=MEMORY)
     for size in (1, 16):

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.recipe import Kept, Recipe
 from xloader.sources.open.open_source import location_of
-from xloader.sources.stores.locations import StoreLocation
 from xloader.sources.stores.per_process import PerProcess
 
 MOST_SELECTORS: Final = 200_000
@@ -38,7 +37,7 @@ class PlainOpener:
     def __call__(self) -> xr.Dataset:
         """Open the store."""
         path = os.path.expanduser(self.path)
-        is_zarr = isinstance(location_of(path, self.storage_options, {}), StoreLocation)
+        is_zarr = not isinstance(location_of(path, self.storage_options, {}), str)
         options: dict[str, Any] = {"group": self.group, "engine": "zarr" if is_zarr else None}
         if self.storage_options:
             options["storage_options"] = dict(self.storage_options)

@@ -108,7 +108,8 @@ class SampleDescription:
         if self.has_windows:
             samples = samples.window(**self._window_arguments())
         for name, text in self._field_texts():
-            variables, offsets = option_texts.read_fields(f"--{name}", text)
+            option = f"--{name}" if name in ("inputs", "targets") else "--field"
+            variables, offsets = option_texts.read_fields(option, text)
             samples = samples.field(name, *variables, **offsets)
         if self.at_least is not None and not self.dropna:
             raise OptionError("the option --at-least belongs to --dropna", remedy="add --dropna")

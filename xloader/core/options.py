@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, get_args
 
@@ -31,7 +31,7 @@ OutputKind = Literal["torch", "numpy", "jax", "cupy"]
 """The library whose arrays are delivered."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PlanRules:
     """Bounds that the plan of all epochs keeps to, for the option ``plan`` of a loader.
 
@@ -339,6 +339,7 @@ _INSTEAD = {
             ("dtype", "dtype"),
             ("device_transform", "transform"),
             ("out", "out"),
+            ("random", "random"),
         )
     },
     **{
@@ -387,9 +388,9 @@ def make_options(**options: Unpack[LoaderKeywords]) -> LoaderOptions:
     return LoaderOptions(**options)
 
 
-def refuse_unknown(options: Mapping[str, Any]) -> None:
-    """Refuse names that no option of a loader has."""
-    known = [f.name for f in fields(LoaderOptions) if f.init]
+def refuse_unknown(options: Mapping[str, Any], known: Sequence[str] = ()) -> None:
+    """Refuse names that no option has: of a loader, or of another door with options of its own."""
+    known = known or [f.name for f in fields(LoaderOptions) if f.init]
     for name, value in options.items():
         if name not in known:
             close = closest(name, known)

@@ -206,11 +206,13 @@ def _layout_named(recipe: Recipe, field: str | None) -> FieldLayout:
     if not recipe.is_mapped:
         return layout
     output = {output.name: output for output in make_outputs(recipe, layouts)}.get(layout.name)
-    # Where fields differ in a dimension, a transform sees it under the name of its field.
+    # Where fields differ in a dimension, a transform sees it under the name of its field, and may
+    # give it back its own.
     framed = dim_names(layouts)
-    dims = tuple(framed[layout.name, dim] for dim in layout.dims)
-    wanted = (dims, layout.shape, layout.channels)
-    if output is None or (output.dims, output.shape, output.channels) != wanted:
+    plain = {framed[layout.name, dim]: dim for dim in layout.dims}
+    dims = None if output is None else tuple(plain.get(dim, dim) for dim in output.dims)
+    wanted = (layout.dims, layout.shape, layout.channels)
+    if output is None or (dims, output.shape, output.channels) != wanted:
         raise OptionError(
             f"a transform changes the shape of the field {layout.name!r}",
             given="no such field"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,7 @@ from xloader.core.messages import warn_caller
 from xloader.core.nans import OnNan
 from xloader.core.nbytes import parse_nbytes, show_nbytes
 from xloader.core.option_checks import MOST, MOST_NBYTES, check_callable, check_whole
-from xloader.core.options import PLAN_OPTIONS
+from xloader.core.options import PLAN_OPTIONS, refuse_unknown
 from xloader.errors import OptionError, WorkersWarning
 from xloader.loader.processes.script_import import is_importing_script, refuse_while_importing
 from xloader.show.cards import Card, CardSection, Facts, Words
@@ -195,6 +196,9 @@ def _check_rest(kwargs: Mapping[str, Any]) -> None:
                 given=f"{name}={kwargs[name]!r}",
                 remedy=remedy,
             )
+    known = {*_OF_THE_PLAN, *inspect.signature(DataLoader).parameters}
+    known |= {*inspect.signature(data_loader).parameters} - {"samples", "kwargs"}
+    refuse_unknown(kwargs, sorted(known - {*_NOT_YOURS}))
     check_callable("worker_init_fn", kwargs.get("worker_init_fn"))
 
 

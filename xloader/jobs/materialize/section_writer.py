@@ -330,8 +330,12 @@ def _blocks_of(job: Rechunking, section: Section) -> list[Index]:
     box, flags = section
     if flags.all():
         return list(itertools.product(*job.blocks_of(box)))
-    boxes = (tuple((n, n + 1) for n in shard) for shard in _shards_of(section))
-    return sorted({block for box in boxes for block in itertools.product(*job.blocks_of(box))})
+    ranges = job.blocks_of(box)
+    is_read = np.zeros([len(part) for part in ranges], np.bool_)
+    for shard in _shards_of(section):
+        pairs = zip(job.blocks_of(tuple((n, n + 1) for n in shard)), ranges, strict=True)
+        is_read[tuple(slice(p.start - r.start, p.stop - r.start) for p, r in pairs)] = True
+    return list(map(tuple, (np.argwhere(is_read) + [part.start for part in ranges]).tolist()))
 
 
 def needed_shards(recipe: Recipe, array: TargetArray) -> Flags:

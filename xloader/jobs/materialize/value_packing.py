@@ -102,6 +102,10 @@ class ValueBounds(NamedTuple):
         most = np.fmax.reduce(values, axis=None, initial=self.most)
         return ValueBounds(float(least), float(most))
 
+    def union(self, other: ValueBounds) -> ValueBounds:
+        """The bounds of the values of both."""
+        return ValueBounds(min(self.least, other.least), max(self.most, other.most))
+
 
 def bounds_in(stats: xr.Dataset | None, name: str) -> ValueBounds | None:
     """The bounds of a variable in the result of `Samples.stats`; None if they are not in it."""
@@ -232,7 +236,7 @@ def read_bounds(
     bounds, num_reads = ValueBounds(), 0
     # `read` is what all tasks share, and is called with each part.
     for _, (part, reads) in tasks.run("finding bounds of values", operator.call, read, parts):
-        bounds, num_reads = bounds.including(part), num_reads + reads
+        bounds, num_reads = bounds.union(part), num_reads + reads
     return bounds, num_reads
 
 
@@ -249,7 +253,7 @@ def _read_part(
         values = chunk.values if packing is None else packing.unpack(chunk.values)
         chunk_bounds = ValueBounds().including(values)
         with lock:
-            bounds = bounds.including(chunk_bounds)
+            bounds = bounds.union(chunk_bounds)
 
     num_reads = sweep_values(recipe, name, memory // 4, num_threads, use, part)
     return bounds, num_reads

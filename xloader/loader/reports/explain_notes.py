@@ -249,8 +249,8 @@ class MemoryAdvice:
 
     def _try(self, nbytes: int) -> tuple[int, str]:
         plan, cost = self.plan_for(nbytes)
-        if plan.is_resident:
-            return nbytes, _resident_in_words(nbytes, cost.read_amplification)
+        if plan.is_resident and not (plan.workers > 1 and mixes_poorly(cost)):
+            return nbytes, _resident_in_words(nbytes, cost.read_amplification, plan.workers)
         if mixes_poorly(cost) or cost.read_amplification > self.options.plan.max_amplification:
             return 0, ""
         is_once = cost.read_amplification < _ONCE
@@ -272,12 +272,14 @@ class MemoryAdvice:
         """The memory in which all chunks would stay; 0 if it is far more than the given one."""
         budget, workers = self.plan.budget, self.plan.workers
         nbytes = _rounded(workers * budget.enough_nbytes(self.footprint.total_nbytes))
-        if nbytes > _WITHIN_REACH * self.options.memory_nbytes:
+        # Each worker makes whole batches of its own part, however much memory there is.
+        is_no_help = workers > 1 and self._shortfalls(expected)[0]
+        if is_no_help or nbytes > _WITHIN_REACH * self.options.memory_nbytes:
             return 0, ""
         # Each worker process would read a chunk that it shares once.
         num_chunks = sum(cost.num_chunks for cost in expected.variables.values())
         reads = 1 + expected.num_shared_reads / max(num_chunks, 1)
-        return nbytes, _resident_in_words(nbytes, reads)
+        return nbytes, _resident_in_words(nbytes, reads, workers)
 
     def _windows_in_words(self) -> str:
         windows, dim = self.footprint.windows, self.plan.pace.run_dim
@@ -287,9 +289,10 @@ class MemoryAdvice:
         return f"{window}{chunks} along {name}"
 
 
-def _resident_in_words(nbytes: int, reads: float) -> str:
+def _resident_in_words(nbytes: int, reads: float, workers: int) -> str:
+    mixing = ", and mix as a full shuffle does" if workers == 1 else ""
     shared = "" if reads < _ONCE else ", but read those that processes share in each of them"
-    return f"{show_memory(nbytes)} would hold all chunks, and mix as a full shuffle does{shared}"
+    return f"{show_memory(nbytes)} would hold all chunks{mixing}{shared}"
 
 
 def _rounded(nbytes: int) -> int:

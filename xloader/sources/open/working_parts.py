@@ -23,7 +23,6 @@ from xloader.sources.base import Source
 from xloader.sources.open.from_zarr import HidingStore, dims_of
 from xloader.sources.open.open_source import location_of, open_source
 from xloader.sources.stores.bounded_reads import CHUNK_KEY
-from xloader.sources.stores.locations import StoreLocation
 from xloader.sources.stores.redaction import told_of
 from xloader.sources.zarr.object_inventory import METADATA, list_keys, list_names
 from xloader.sources.zarr.parse_codecs import check_codecs, unknown_codec_error
@@ -71,7 +70,7 @@ def open_working_parts(
     except XloaderError as error:
         failed = error
     place = location_of(path, storage_options, {})
-    if not isinstance(place, StoreLocation):
+    if isinstance(place, str):
         if failed is not None:
             raise failed
         return WorkingParts(source, {}, None)
