@@ -341,7 +341,7 @@ def test_a_chunk_without_a_value_has_no_bounds() -> None:
     source, target = zarr.storage.MemoryStore(), zarr.storage.MemoryStore()
     ds = xr.Dataset({"t2m": (("time", "x"), values)})
     ds.to_zarr(source, encoding={"t2m": {"chunks": (5, 4)}}, consolidated=False)
-    samples = xloader.open(source).window(time=2)
+    samples = xloader.open(source, on_missing="fill").window(time=2)
     done = samples.materialize(target, chunks={"time": 5}, pack={"t2m": "int16"})
     packed = xr.open_zarr(target, consolidated=False).t2m.values
     np.testing.assert_allclose(packed, values, atol=done.variables[0].error_bound)

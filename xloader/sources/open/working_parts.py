@@ -157,6 +157,8 @@ class _Arrays:
 
     def _fault_of_folder(self, name: str) -> str:
         """The fault of a folder that no metadata document makes an array."""
+        if self._get(f"{name}/.zgroup") is not None:
+            return ""
         begin = f"{self.prefix}{name}/"
         keys = [key.removeprefix(begin) for key in list_keys(self.store, begin, _FEW) or ()]
         has_metadata = any(key.rpartition("/")[2] in METADATA for key in keys)
