@@ -111,7 +111,7 @@ def test_in_the_place_of_metadata(tmp_path: Path, zarr_format: int, impostor: st
         assert (path / key).exists()
         replace(path / key, impostor)
         for source in (path, LocalStore(path, read_only=True)):
-            with pytest.raises(XloaderError, match=f"there is a {impostor} .*{key}.*Allowed: "):
+            with pytest.raises(XloaderError, match=f"there is a {impostor} .*{key}.*To mend it: "):
                 xloader.open(source)
 
 

@@ -47,7 +47,9 @@ def writing(place: Path) -> Iterator[None]:
     except XloaderError:
         raise
     except OSError as error:
-        if error.errno in FULL_ERRNOS:
+        # Where a folder is copied, the errors of its files are told by their texts alone.
+        texts = str(error) if isinstance(error, shutil.Error) else ""
+        if error.errno in FULL_ERRNOS or any(os.strerror(n) in texts for n in FULL_ERRNOS):
             raise full_error(place, error) from error
         raise SourceAccessError(
             f"{place} cannot be written to",
