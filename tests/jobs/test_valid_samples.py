@@ -330,3 +330,23 @@ def test_counts_are_kept_of_windows_under_way_only(chunks: tuple[int, ...]) -> N
         tracemalloc.stop()
     assert mask.num_valid == len(mask) == 398 * 59 * 59
     assert peak < 7 * 2**20
+
+
+def test_counts_along_different_dimensions_are_kept_apart() -> None:
+    """Variables along y and along x need y + x counts, though their windows are y times x."""
+
+    def least(size: int) -> int:
+        ds = xr.Dataset(
+            {
+                "band": (("time", "y", "x"), np.zeros((2, size, size), "u1")),
+                "b": (("y",), np.zeros(size, "f4")),
+                "c": (("x",), np.zeros(size, "f4")),
+            }
+        )
+        store = write_store(ds, {"band": (1, size, size), "b": (10,), "c": (10,)})
+        samples = xloader.open(store).window(time=1, y=2, x=2, stride=1)
+        with pytest.raises(MemoryBudgetError) as caught:
+            samples.field("f", "band", "b", "c").is_valid(memory=1, cache=False)
+        return caught.value.minimum_nbytes
+
+    assert least(401) <= 4 * least(101)

@@ -52,9 +52,10 @@ _WORK_ITEMSIZE = 24
 _NUM_COPIES = 2
 """Counts are copied when there come more of them; those at both borders of a unit are kept."""
 
-Counts = dict[int, Ints]
-"""By field, counts of windows, whose dimensions are those of `Places`; of size 1 where all windows
-along a dimension have the same count."""
+Counts = dict[tuple[int, tuple[int, ...]], Ints]
+"""By field and axes of variables, counts of windows, whose dimensions are those of `Places`; of
+size 1 along the other axes, where all windows have the same count. Counts along y and counts along
+x are kept apart: their sum would be as large as y times x."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +69,11 @@ class CountedPart:
     variable: str
     spans: dict[int, Span]
     weight: int
+
+    @property
+    def key(self) -> tuple[int, tuple[int, ...]]:
+        """Where its elements are counted."""
+        return self.field, tuple(self.spans)
 
 
 def least_count(total: int, at_least: float) -> int:
@@ -138,14 +144,11 @@ class WindowCounter:
 
     def _zeros(self, *, is_static: bool) -> Counts:
         """Counts for the variables without the sweep dimension, or for no window of the others."""
-        axes: dict[int, set[int]] = {}
+        counts, shape = {}, self._places.shape
         for part in self._read_parts:
             if is_static == (0 not in part.spans):
-                axes.setdefault(part.field, set()).update(part.spans)
-        counts = {}
-        for field, of_field in axes.items():
-            sizes = [n if axis in of_field else 1 for axis, n in enumerate(self._places.shape)]
-            counts[field] = np.zeros([int(is_static), *sizes[1:]], self._dtype)
+                sizes = [n if axis in part.spans else 1 for axis, n in enumerate(shape)]
+                counts[part.key] = np.zeros([int(is_static), *sizes[1:]], self._dtype)
         return counts
 
     def counts_nbytes(self) -> tuple[int, int]:
@@ -248,33 +251,33 @@ class WindowCounter:
             box[axis] = slice(lo - shift, hi - shift)
         if part.weight > 1:
             sums = np.multiply(sums, part.weight, dtype=self._dtype)
-        counts = (self._moving if 0 in part.spans else self.static)[part.field]
+        counts = (self._moving if 0 in part.spans else self.static)[part.key]
         with self._lock:
             counts[tuple(box)] += sums
 
     def _reserve(self, end: int) -> None:
         """Make room for the counts of windows up to ``end`` along the sweep."""
-        for field, counts in self._moving.items():
+        for key, counts in self._moving.items():
             missing = end - self._first - len(counts)
             if missing > 0:
                 more = np.zeros((missing, *counts.shape[1:]), counts.dtype)
-                self._moving[field] = np.concatenate([counts, more])
+                self._moving[key] = np.concatenate([counts, more])
 
     def _take(self, begin: int, end: int) -> Counts:
         """A copy of the counts of some windows along the sweep."""
         taken = {}
-        for field, counts in self._moving.items():
+        for key, counts in self._moving.items():
             # No chunk that is needed may reach into some windows, so no room was made for them.
-            taken[field] = np.zeros((end - begin, *counts.shape[1:]), counts.dtype)
+            taken[key] = np.zeros((end - begin, *counts.shape[1:]), counts.dtype)
             known = counts[begin - self._first : end - self._first]
-            taken[field][: len(known)] = known
+            taken[key][: len(known)] = known
         return taken
 
     def _drop(self, end: int) -> None:
         """Forget the counts of the windows up to ``end`` along the sweep, which are done."""
         if end > self._first:
-            for field, counts in self._moving.items():
-                self._moving[field] = counts[end - self._first :].copy()
+            for key, counts in self._moving.items():
+                self._moving[key] = counts[end - self._first :].copy()
             self._first = end
 
     def complete(self, end: int) -> None:
@@ -289,13 +292,12 @@ class WindowCounter:
         for begin in range(self._first, end, step):
             until = min(begin + step, end)
             flags = np.ones((until - begin, *self._places.shape[1:]), np.bool_)
-            totals = self._take(begin, until)
-            for field, counts in self.static.items():
-                totals[field] = totals.get(field, 0) + counts
-            for part in self._masked_parts:
-                totals[part.field] = totals.get(part.field, 0) + self._masked(part, begin, until)
+            taken = self._take(begin, until) | self.static
             for field, least in enumerate(self._least):
-                flags &= totals.get(field, 0) >= least
+                counts = [taken[key] for key in taken if key[0] == field]
+                masked = (part for part in self._masked_parts if part.field == field)
+                counts.extend(self._masked(part, begin, until) for part in masked)
+                flags &= sum(counts) >= least
             self.packer.add(flags.reshape(-1))
         self._drop(end)
 
@@ -322,8 +324,8 @@ class WindowCounter:
 
     def add_unit(self, unit: SweepUnit, counts: UnitCounts) -> None:
         """Add the counts of a unit, once those of all units before it are added."""
-        for field, static in counts.static.items():
-            self.static[field] += static
+        for key, static in counts.static.items():
+            self.static[key] += static
         self._add_counts(unit.first, counts.head)
         self.complete(unit.alone[0])
         for begin in range(0, counts.bits.size, _PIECE_SIZE):
@@ -334,10 +336,10 @@ class WindowCounter:
         self.complete(unit.done)
 
     def _add_counts(self, begin: int, added: Counts) -> None:
-        for field, counts in added.items():
+        for key, counts in added.items():
             self._reserve(begin + len(counts))
             first = begin - self._first
-            self._moving[field][first : first + len(counts)] += counts
+            self._moving[key][first : first + len(counts)] += counts
 
 
 def count_valid(
