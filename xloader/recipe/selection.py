@@ -194,7 +194,7 @@ def _warn_of_seam(dim: str, index: Any, label: slice) -> None:
         warn_caller(
             f"the slice of {dim!r} from {begin:g} to {end:g} reaches beyond its labels, and as in "
             f"xarray it does not go on at their other end, so {num_lost:,} labels are left out. "
-            "To have them, count the labels from the begin of the slice, and open that Dataset: "
+            "To have them, count the labels from the start of the slice, and open that Dataset: "
             f"ds.assign_coords({dim}=(ds[{dim!r}] {-begin:+g}) % 360 {begin:+g}).sortby({dim!r})",
             LongitudeWarning,
         )

@@ -57,7 +57,7 @@ _PACKAGES: Final = {
     "pcodec": "pcodec",
     "zfpy": "zfpy",
 }
-"""The package of some codecs, by the begin of their names; longer ones come first."""
+"""The package of some codecs, by how their names begin; longer ones come first."""
 
 _OF_OBJECTS: Final = frozenset(
     {"pickle", "json2", "msgpack2", "categorize", "vlen-utf8", "vlen-bytes", "vlen-array"}
