@@ -15,7 +15,7 @@ of chunks of which one holds the earlier and one the later elements::
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -302,22 +302,29 @@ class LeadPieces:
     leads: tuple[LeadPairs, ...]
     axis: Axis
 
-    @cached_property
-    def _pairs(self) -> tuple[Ints, Ints]:
-        """The earlier and the later elements of all pairs."""
-        earlier = [np.flatnonzero(pairs.partner >= 0) for pairs in self.leads]
-        later = [pairs.partner[at] for pairs, at in zip(self.leads, earlier, strict=True)]
-        return np.concatenate(earlier), np.concatenate(later)
+    def _pairs(self) -> Iterator[tuple[int, Ints, Ints, Ints]]:
+        """Pairs by lead and distance: the latter, blocks of earlier elements, places of both.
+
+        One after the other: all pairs at a time would take much memory.
+        """
+        edges = self.axis.edges
+        for pairs in self.leads:
+            earlier = np.flatnonzero(pairs.partner >= 0)
+            later = pairs.partner[earlier]
+            block, later_block = self.axis.block_of(earlier), self.axis.block_of(later)
+            distance = later_block - block
+            earlier, later = earlier - edges[block], later - edges[later_block]
+            for delta in np.unique(distance).tolist():
+                at = distance == delta
+                yield delta, block[at], earlier[at], later[at]
 
     def deltas(self) -> Deltas:
         """How far apart the elements of pairs lie, in blocks."""
-        block, later_block = map(self.axis.block_of, self._pairs)
-        deltas = []
-        for delta in np.unique(later_block - block).tolist():
-            occurs = np.zeros(self.axis.num_blocks, np.bool_)
-            occurs[block[later_block - block == delta]] = True
-            deltas.append((delta, occurs))
-        return deltas
+        occurring: dict[int, Flags] = {}
+        for delta, block, _, _ in self._pairs():
+            occurs = occurring.setdefault(delta, np.zeros(self.axis.num_blocks, np.bool_))
+            occurs[block] = True
+        return sorted(occurring.items())
 
     def places(self, first: int, second: int) -> list[tuple[Ints, Ints]]:
         """For each lead, the places of earlier and later elements within two blocks."""
@@ -332,19 +339,16 @@ class LeadPieces:
 
     def longest_slab(self) -> int:
         """Most elements along time of a chunk that wait for another one."""
-        blocks = [self.axis.block_of(elements) for elements in self._pairs]
-        is_apart = blocks[0] != blocks[1]
-        keys = blocks[0] * self.axis.num_blocks + blocks[1]
-        _, piece = np.unique(keys[is_apart], return_inverse=True)
-        longest = 0
-        for elements, block in zip(self._pairs, blocks, strict=True):
-            places = (elements - self.axis.edges[block])[is_apart]
-            first = np.full(len(places), self.axis.size)
-            last = np.zeros(len(places), np.int64)
-            np.minimum.at(first, piece, places)
-            np.maximum.at(last, piece, places)
-            longest = max(longest, int((last - first).max(initial=-1)) + 1)
-        return longest
+        none = np.full((2, self.axis.num_blocks), self.axis.size)
+        # Per distance, side and block of the earlier elements: first and last element that waits.
+        ends: dict[int, tuple[Ints, Ints]] = {}
+        for delta, block, *both in self._pairs():
+            first, last = ends.setdefault(delta, (none.copy(), -none))
+            for side, places in enumerate(both):
+                np.minimum.at(first[side], block, places)
+                np.maximum.at(last[side], block, places)
+        waiting = [ends[delta] for delta in ends if delta]
+        return max((int((last - first).max()) + 1 for first, last in waiting), default=0)
 
     def slab(
         self, elements: ChunkElements, clock: int, piece: tuple[int, int], side: int
