@@ -348,10 +348,12 @@ def _is_within(tree: Tree, node: Node, nodes: Mapping[tuple[Tree, Node], Path]) 
 def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) -> StatsParts:
     """Open the partial statistics of a target, which are begun if there are none."""
     folder = stats_folder(target)
-    try:
-        if not (folder / FORM_FILE).exists():
+    if not (folder / FORM_FILE).exists():
+        if not overwrite:
             _check_is_ours(folder)
-            _make(folder, template)
+        # Nothing is removed: another part may begin at the same time.
+        _make(folder, template)
+    try:
         parts = StatsParts(folder)
         if differing := template.differing(parts.template):
             raise StateError(
