@@ -315,6 +315,8 @@ class StatsParts:
                     for name in archive.namelist():
                         variable, tree, level, index = map(int, name.split("-"))
                         paths.setdefault(((variable, tree), (level, index)), path)
+            except MemoryError:
+                raise
             except Exception:
                 # Damaged bytes can make a reader of zip files raise nearly anything.
                 damaged.append(path)
