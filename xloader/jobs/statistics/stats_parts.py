@@ -471,7 +471,9 @@ class StatsTrees:
         """Write the subtrees, if they go to files, and it is time. No thread may be at work."""
         if self._parts is None:
             return
-        nbytes = sum(v.nbytes for tree in self._trees.values() for v in tree.nodes.values())
+        with self._lock:
+            values = [v for tree in self._trees.values() for v in list(tree.nodes.values())]
+        nbytes = sum(value.nbytes for value in values)
         is_late = time.monotonic() - self._flushed > _FLUSH_SECONDS
         if is_late or is_last or nbytes > self._flush_nbytes:
             self._parts.add(self.drain())
