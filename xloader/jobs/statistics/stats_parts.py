@@ -562,7 +562,13 @@ def finished_stats(target: Path, key: str | None) -> xr.Dataset | None:
         return None
     result = _stored_stats(target)
     folder = stats_folder(target)
-    key_of_parts = StatsParts(folder).template.key if _has_parts(target) else None
+    try:
+        key_of_parts = StatsParts(folder).template.key if _has_parts(target) else None
+    except StateError:
+        # Parts of another version do not matter to a job that is done.
+        if result is None or key != result.attrs[JOB]:
+            raise
+        key_of_parts = None
     if key is None:
         key = key_of_parts
     if result is None or key not in (None, result.attrs[JOB]):
