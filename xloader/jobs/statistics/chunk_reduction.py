@@ -253,8 +253,7 @@ def reduce_elements(
     if has_sketches:
         sketches = np.empty((len(parts), *shape), object)
         for number, part in enumerate(parts):
-            for cell in np.ndindex(shape):
-                sketches[(number, *cell)] = _sketch_of(part, kept, cell)
+            sketches[number, ...] = _sketches_of(part, kept)
     if len(several) == 1:
         # Views are made faster than stacks, which counts for small chunks.
         moments = Moments.joined(several, lambda arrays: arrays[0][None])
@@ -265,24 +264,25 @@ def reduce_elements(
     return LabelledMoments(rows, moments, sketches)
 
 
-def _sketch_of(
-    elements: ChunkElements, kept: tuple[int, ...], cell: tuple[int, ...]
-) -> QuantileSketch:
-    """The sketch of one kept element."""
-    shape = elements.values.shape
-    at: list[Any] = [slice(None)] * len(shape)
-    for axis, place in zip(kept, cell, strict=True):
-        at[axis] = place
-    # With the ellipsis, a single element stays an array.
-    index = (*at, ...)
-    values, weights = elements.values[index], elements.weights
-    if weights is not None:
-        weights = np.broadcast_to(weights, shape)[index]
-    valid = mask_of(elements.lines, elements.flags)
-    if valid is not None:
-        valid = np.broadcast_to(valid, shape)[index]
-        values, weights = values[valid], None if weights is None else weights[valid]
-    return QuantileSketch.of(values, weights)
+def _sketches_of(elements: ChunkElements, kept: tuple[int, ...]) -> NDArray[Any]:
+    """The sketch of each kept element."""
+
+    def by_cell(array: NDArray[Any]) -> NDArray[Any]:
+        whole = np.broadcast_to(array, elements.values.shape)
+        return np.moveaxis(whole, kept, range(len(kept)))
+
+    values, valid = by_cell(elements.values), mask_of(elements.lines, elements.flags)
+    valid = None if valid is None else by_cell(valid)
+    weights = None if elements.weights is None else by_cell(elements.weights)
+    sketches = np.empty(values.shape[: len(kept)], object)
+    for cell in np.ndindex(sketches.shape):
+        # With the ellipsis, a single element stays an array.
+        at = (*cell, ...)
+        part, heavy = values[at], None if weights is None else weights[at]
+        if valid is not None:
+            part, heavy = part[valid[at]], None if heavy is None else heavy[valid[at]]
+        sketches[cell] = QuantileSketch.of(part, heavy)
+    return sketches
 
 
 def run_of(places: Ints) -> Taken:
