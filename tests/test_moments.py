@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from xloader.jobs.statistics.moments import LabelledMoments, Moments
+from xloader.jobs.statistics.quantile_sketch import QuantileSketch
 from xloader.jobs.statistics.stats_parts import MergeTree
 
 AXES = [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)]
@@ -138,3 +139,18 @@ def test_labelled_moments_are_merged_label_by_label() -> None:
     both = june.merge(LabelledMoments(np.array([5, 6]), Moments.of(np.eye(2), (1,))))
     assert both.rows.tolist() == [5, 6]
     assert both.moments.count.tolist() == [5, 2]
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 4, 1), (0, 5)])
+@pytest.mark.parametrize("has_sketches", [False, True])
+def test_labelled_moments_are_the_same_from_bytes(
+    shape: tuple[int, ...], has_sketches: bool
+) -> None:
+    moments = Moments.of(np.random.default_rng(0).normal(size=(*shape, 9)), (len(shape),))
+    sketches = np.full(shape, QuantileSketch.of(np.arange(7.0)), object) if has_sketches else None
+    first = LabelledMoments(np.arange(shape[0]), moments, sketches)
+    second = LabelledMoments.from_bytes(first.to_bytes())
+    assert_array_equal(second.rows, first.rows)
+    for name, array in moments.arrays().items():
+        assert_array_equal(getattr(second.moments, name), array, strict=True)
+    assert_array_equal(second.sketches, sketches, strict=True)

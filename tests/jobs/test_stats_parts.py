@@ -427,6 +427,54 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
         samples.stats(path=tmp_path / "stats.parts")
 
 
+def test_parts_that_begin_anew_at_the_same_time_keep_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = samples_of(write_data())
+    path = tmp_path / "stats.nc"
+    thesis = tmp_path / "stats.nc.parts/thesis.tex"
+    thesis.parent.mkdir()
+    thesis.write_text("a year of work")
+    make, parts = stats_parts._make, [(1, 2)]
+
+    def make_late(*args: Any) -> None:
+        if parts:
+            samples.stats(path=path, part=parts.pop(), overwrite=True)
+        make(*args)
+
+    monkeypatch.setattr(stats_parts, "_make", make_late)
+    with pytest.raises(MemoryBudgetError):
+        samples.stats(path=path, memory=10, overwrite=True)
+    samples.stats(path=path, part=(0, 2), overwrite=True)
+    assert thesis.exists()
+    xr.testing.assert_identical(xloader.merge(path), samples.stats())
+
+
+def test_a_lack_of_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "stats.nc"
+    samples_of(write_data()).stats(path=path, part=(0, 1))
+
+    def fail(self: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(stats_parts.ZipFile, "testzip", fail)
+    with pytest.raises(MemoryError):
+        xloader.merge(path)
+
+
+def test_a_result_beside_parts_of_an_earlier_version_is_returned(tmp_path: Path) -> None:
+    samples = samples_of(write_data())
+    path = tmp_path / "stats.nc"
+    whole = samples.stats(path=path)
+    form = tmp_path / "stats.nc.parts/form/stats.json"
+    form.parent.mkdir(parents=True)
+    form.write_text('{"version": 1}', "utf-8")
+    with pytest.warns(StatisticsWarning):
+        xr.testing.assert_identical(samples.stats(path=path), whole)
+    with pytest.raises(StateError):
+        samples.stats(path=path, by="month")
+
+
 def test_a_folder_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     samples = samples_of(write_data())
     path = tmp_path / "stats.nc"

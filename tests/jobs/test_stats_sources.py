@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,16 @@ def test_what_waits_is_a_few_steps() -> None:
     pieces = LeadPieces(leads, recipe.axes_of("a")[0])
     assert [delta for delta, _ in pieces.deltas()] == [0, 1]
     assert pieces.longest_slab() == 3
+
+
+def test_many_leads_take_no_more_memory_than_one() -> None:
+    recipe = xloader.open(write_store(make(), {"a": (10, 6, 8)})).recipe
+    leads = find_pairs(recipe, "time", [3])
+    pieces = LeadPieces(leads * 2000, recipe.axes_of("a")[0])
+    tracemalloc.start()
+    try:
+        assert [delta for delta, _ in pieces.deltas()] == [0, 1]
+        assert pieces.longest_slab() == 3
+        assert tracemalloc.get_traced_memory()[1] < 1 << 16
+    finally:
+        tracemalloc.stop()

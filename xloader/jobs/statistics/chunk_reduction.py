@@ -15,7 +15,7 @@ of chunks of which one holds the earlier and one the later elements::
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -253,8 +253,7 @@ def reduce_elements(
     if has_sketches:
         sketches = np.empty((len(parts), *shape), object)
         for number, part in enumerate(parts):
-            for cell in np.ndindex(shape):
-                sketches[(number, *cell)] = _sketch_of(part, kept, cell)
+            sketches[number, ...] = _sketches_of(part, kept)
     if len(several) == 1:
         # Views are made faster than stacks, which counts for small chunks.
         moments = Moments.joined(several, lambda arrays: arrays[0][None])
@@ -265,24 +264,25 @@ def reduce_elements(
     return LabelledMoments(rows, moments, sketches)
 
 
-def _sketch_of(
-    elements: ChunkElements, kept: tuple[int, ...], cell: tuple[int, ...]
-) -> QuantileSketch:
-    """The sketch of one kept element."""
-    shape = elements.values.shape
-    at: list[Any] = [slice(None)] * len(shape)
-    for axis, place in zip(kept, cell, strict=True):
-        at[axis] = place
-    # With the ellipsis, a single element stays an array.
-    index = (*at, ...)
-    values, weights = elements.values[index], elements.weights
-    if weights is not None:
-        weights = np.broadcast_to(weights, shape)[index]
-    valid = mask_of(elements.lines, elements.flags)
-    if valid is not None:
-        valid = np.broadcast_to(valid, shape)[index]
-        values, weights = values[valid], None if weights is None else weights[valid]
-    return QuantileSketch.of(values, weights)
+def _sketches_of(elements: ChunkElements, kept: tuple[int, ...]) -> NDArray[Any]:
+    """The sketch of each kept element."""
+
+    def by_cell(array: NDArray[Any]) -> NDArray[Any]:
+        whole = np.broadcast_to(array, elements.values.shape)
+        return np.moveaxis(whole, kept, range(len(kept)))
+
+    values, valid = by_cell(elements.values), mask_of(elements.lines, elements.flags)
+    valid = None if valid is None else by_cell(valid)
+    weights = None if elements.weights is None else by_cell(elements.weights)
+    sketches = np.empty(values.shape[: len(kept)], object)
+    for cell in np.ndindex(sketches.shape):
+        # With the ellipsis, a single element stays an array.
+        at = (*cell, ...)
+        part, heavy = values[at], None if weights is None else weights[at]
+        if valid is not None:
+            part, heavy = part[valid[at]], None if heavy is None else heavy[valid[at]]
+        sketches[cell] = QuantileSketch.of(part, heavy)
+    return sketches
 
 
 def run_of(places: Ints) -> Taken:
@@ -302,22 +302,29 @@ class LeadPieces:
     leads: tuple[LeadPairs, ...]
     axis: Axis
 
-    @cached_property
-    def _pairs(self) -> tuple[Ints, Ints]:
-        """The earlier and the later elements of all pairs."""
-        earlier = [np.flatnonzero(pairs.partner >= 0) for pairs in self.leads]
-        later = [pairs.partner[at] for pairs, at in zip(self.leads, earlier, strict=True)]
-        return np.concatenate(earlier), np.concatenate(later)
+    def _pairs(self) -> Iterator[tuple[int, Ints, Ints, Ints]]:
+        """Pairs by lead and distance: the latter, blocks of earlier elements, places of both.
+
+        One after the other: all pairs at a time would take much memory.
+        """
+        edges = self.axis.edges
+        for pairs in self.leads:
+            earlier = np.flatnonzero(pairs.partner >= 0)
+            later = pairs.partner[earlier]
+            block, later_block = self.axis.block_of(earlier), self.axis.block_of(later)
+            distance = later_block - block
+            earlier, later = earlier - edges[block], later - edges[later_block]
+            for delta in np.unique(distance).tolist():
+                at = distance == delta
+                yield delta, block[at], earlier[at], later[at]
 
     def deltas(self) -> Deltas:
         """How far apart the elements of pairs lie, in blocks."""
-        block, later_block = map(self.axis.block_of, self._pairs)
-        deltas = []
-        for delta in np.unique(later_block - block).tolist():
-            occurs = np.zeros(self.axis.num_blocks, np.bool_)
-            occurs[block[later_block - block == delta]] = True
-            deltas.append((delta, occurs))
-        return deltas
+        occurring: dict[int, Flags] = {}
+        for delta, block, _, _ in self._pairs():
+            occurs = occurring.setdefault(delta, np.zeros(self.axis.num_blocks, np.bool_))
+            occurs[block] = True
+        return sorted(occurring.items())
 
     def places(self, first: int, second: int) -> list[tuple[Ints, Ints]]:
         """For each lead, the places of earlier and later elements within two blocks."""
@@ -332,19 +339,16 @@ class LeadPieces:
 
     def longest_slab(self) -> int:
         """Most elements along time of a chunk that wait for another one."""
-        blocks = [self.axis.block_of(elements) for elements in self._pairs]
-        is_apart = blocks[0] != blocks[1]
-        keys = blocks[0] * self.axis.num_blocks + blocks[1]
-        _, piece = np.unique(keys[is_apart], return_inverse=True)
-        longest = 0
-        for elements, block in zip(self._pairs, blocks, strict=True):
-            places = (elements - self.axis.edges[block])[is_apart]
-            first = np.full(len(places), self.axis.size)
-            last = np.zeros(len(places), np.int64)
-            np.minimum.at(first, piece, places)
-            np.maximum.at(last, piece, places)
-            longest = max(longest, int((last - first).max(initial=-1)) + 1)
-        return longest
+        none = np.full((2, self.axis.num_blocks), self.axis.size)
+        # Per distance, side and block of the earlier elements: first and last element that waits.
+        ends: dict[int, tuple[Ints, Ints]] = {}
+        for delta, block, *both in self._pairs():
+            first, last = ends.setdefault(delta, (none.copy(), -none))
+            for side, places in enumerate(both):
+                np.minimum.at(first[side], block, places)
+                np.maximum.at(last[side], block, places)
+        waiting = [ends[delta] for delta in ends if delta]
+        return max((int((last - first).max()) + 1 for first, last in waiting), default=0)
 
     def slab(
         self, elements: ChunkElements, clock: int, piece: tuple[int, int], side: int

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial, reduce
-from io import BytesIO
 from typing import Any, Final, Self
 
 import numpy as np
@@ -408,27 +408,36 @@ class LabelledMoments:
 
     def to_bytes(self) -> bytes:
         """The numbers as bytes, the same on every machine."""
-        texts = [sketch.to_bytes() for sketch in self._flat]
-        # Without a shape there are no sketches.
-        lengths = np.zeros((), np.int64)
-        if self.sketches is not None:
-            lengths = np.array(list(map(len, texts)), np.int64).reshape(self.sketches.shape)
-        file = BytesIO()
-        for array in (self.rows, np.stack(list(self.moments.arrays().values())), lengths):
-            np.save(file, array)
-        return b"".join([file.getvalue(), *texts])
+        shape, texts = self.moments.shape, [sketch.to_bytes() for sketch in self._flat]
+        head = struct.pack(f"<{2 + len(shape)}q", len(shape), self.sketches is not None, *shape)
+        lengths = np.array(list(map(len, texts)), np.int64)
+        arrays = self.rows, lengths, *self.moments.arrays().values()
+        numbers = [array.astype(array.dtype.newbyteorder("<")).tobytes() for array in arrays]
+        return b"".join([head, *numbers, *texts])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LabelledMoments:
         """The object that `to_bytes` wrote."""
-        file = BytesIO(data)
-        rows, numbers, lengths = (np.load(file) for _ in range(3))
-        moments, sketches = Moments(numbers[0].astype(np.int64), *numbers[1:]), None
-        if lengths.ndim:
-            sketches = np.empty(lengths.shape, object)
-            for at, length in np.ndenumerate(lengths):
-                sketches[at] = QuantileSketch.from_bytes(file.read(int(length)))
-        return cls(rows, moments, sketches)
+        num_axes, has_sketches = struct.unpack_from("<2q", data)
+        shape = struct.unpack_from(f"<{num_axes}q", data, 16)
+        num, at = math.prod(shape), 16 + 8 * num_axes
+
+        def numbers(dtype: str, size: int) -> NDArray[Any]:
+            nonlocal at
+            array = np.frombuffer(data, f"<{dtype}", size, at)
+            at += array.nbytes
+            return array.astype(dtype)
+
+        rows, lengths = numbers("i8", shape[0]), numbers("i8", num * has_sketches)
+        count, others = numbers("i8", num).reshape(shape), fields(Moments)[1:]
+        moments = Moments(count, *(numbers("f8", num).reshape(shape) for _ in others))
+        if not has_sketches:
+            return cls(rows, moments)
+        sketches = np.empty(num, object)
+        for place, length in enumerate(lengths.tolist()):
+            sketches[place] = QuantileSketch.from_bytes(data[at : at + length])
+            at += length
+        return cls(rows, moments, sketches.reshape(shape))
 
 
 def side_by_side(parts: list[LabelledMoments]) -> LabelledMoments:

@@ -315,6 +315,8 @@ class StatsParts:
                     for name in archive.namelist():
                         variable, tree, level, index = map(int, name.split("-"))
                         paths.setdefault(((variable, tree), (level, index)), path)
+            except MemoryError:
+                raise
             except Exception:
                 # Damaged bytes can make a reader of zip files raise nearly anything.
                 damaged.append(path)
@@ -348,10 +350,12 @@ def _is_within(tree: Tree, node: Node, nodes: Mapping[tuple[Tree, Node], Path]) 
 def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) -> StatsParts:
     """Open the partial statistics of a target, which are begun if there are none."""
     folder = stats_folder(target)
-    try:
-        if not (folder / FORM_FILE).exists():
+    if not (folder / FORM_FILE).exists():
+        if not overwrite:
             _check_is_ours(folder)
-            _make(folder, template)
+        # Nothing is removed: another part may begin at the same time.
+        _make(folder, template)
+    try:
         parts = StatsParts(folder)
         if differing := template.differing(parts.template):
             raise StateError(
@@ -467,7 +471,9 @@ class StatsTrees:
         """Write the subtrees, if they go to files, and it is time. No thread may be at work."""
         if self._parts is None:
             return
-        nbytes = sum(v.nbytes for tree in self._trees.values() for v in tree.nodes.values())
+        with self._lock:
+            values = [v for tree in self._trees.values() for v in list(tree.nodes.values())]
+        nbytes = sum(value.nbytes for value in values)
         is_late = time.monotonic() - self._flushed > _FLUSH_SECONDS
         if is_late or is_last or nbytes > self._flush_nbytes:
             self._parts.add(self.drain())
@@ -556,7 +562,13 @@ def finished_stats(target: Path, key: str | None) -> xr.Dataset | None:
         return None
     result = _stored_stats(target)
     folder = stats_folder(target)
-    key_of_parts = StatsParts(folder).template.key if _has_parts(target) else None
+    try:
+        key_of_parts = StatsParts(folder).template.key if _has_parts(target) else None
+    except StateError:
+        # Parts of another version do not matter to a job that is done.
+        if result is None or key != result.attrs[JOB]:
+            raise
+        key_of_parts = None
     if key is None:
         key = key_of_parts
     if result is None or key not in (None, result.attrs[JOB]):

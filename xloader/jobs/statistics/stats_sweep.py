@@ -330,7 +330,7 @@ def num_subtrees(begin: int, end: int, num_leaves: int) -> int:
     return (middle - begin).bit_count() + (end - middle).bit_count()
 
 
-_finding_chunks = threading.Lock()
+_jobs_lock = threading.Lock()
 
 
 def compute_unit(shared: tuple[StatsJob, int], unit: StatsUnit) -> tuple[Nodes, int]:
@@ -339,7 +339,7 @@ def compute_unit(shared: tuple[StatsJob, int], unit: StatsUnit) -> tuple[Nodes, 
     `shared`: the job, and the bytes of chunks that may be read at a time.
     """
     job, most_nbytes = shared
-    with _finding_chunks:
+    with _jobs_lock:
         wanted = [np.zeros(sum(form.leaves), np.bool_) for form in job.forms]
     for number, begin, end in unit:
         wanted[number][begin:end] = True
