@@ -141,11 +141,12 @@ class RecordIndex:
     def within(self, variable: GridVariable, box: Box) -> Ints:
         """Places here of the predictions that may have cells in a box, in the order of ids."""
         bounds = dict(zip(variable.dims, box, strict=True))
-        lead, ends = self._grid.axes[self._lead], (0, len(self))
+        lead, first, last = self._grid.axes[self._lead], 0, len(self)
         if not lead.wraps:
             begin, end = bounds[lead.dim]
-            ends = np.searchsorted(self.starts[:, self._lead], (begin - lead.reach + 1, end))
-        hits = np.arange(*ends)
+            ends = begin - lead.reach + 1, end
+            first, last = np.searchsorted(self.starts[:, self._lead], ends).tolist()
+        hits = np.arange(first, last)
         for number, axis in enumerate(self._grid.axes):
             starts, (begin, end) = self.starts[hits, number], bounds[axis.dim]
             is_near = (starts < end) & (starts + axis.reach > begin)
