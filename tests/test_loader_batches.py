@@ -243,7 +243,7 @@ def test_collate_fn_is_given_samples(store: CountingStore) -> None:
 def test_a_report_before_the_first_epoch(store: CountingStore) -> None:
     with (
         make_samples(store).loader(batch_size=4, output="numpy") as loader,
-        pytest.raises(OptionError, match=r"nothing to report yet.*explain\(\) for the prediction"),
+        pytest.raises(OptionError, match=r"nothing to report yet.*see explain\(\)"),
     ):
         loader.report()
 

@@ -782,7 +782,7 @@ def test_a_program_from_standard_input(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "save the program to a file" in done.stderr
+    assert "run it from a file" in done.stderr
 
 
 def test_functions_of_a_notebook_need_no_main_guard(tmp_path: Path) -> None:

@@ -325,7 +325,7 @@ def test_the_accessor_of_a_data_array() -> None:
 
 
 REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
-    "no windows": (len, OptionError, r"windows are not set.*'time'.*call .window"),
+    "no windows": (len, OptionError, r"windows are not set.*call .window.*'time'"),
     "fields before windows": (lambda s: s.inputs("t2m"), OptionError, "call .window"),
     "steps before windows": (lambda s: s.fillna(0), OptionError, "call .window"),
     "no size": (lambda s: s.window(), OptionError, "no dimension has a window.*'time'"),

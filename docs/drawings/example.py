@@ -150,7 +150,8 @@ def planned(memory: str = MEMORY, lanes: int = 1, max_amplification: float = 1.0
     """The plan of the example within a memory."""
     loader = small_samples().loader(
         batch_size=BATCH, memory=memory, prefetch=0, seed=0, output="numpy",
-        plan=xloader.PlanRules(max_amplification, lanes), world=xloader.World(),
+        plan=xloader.PlanRules(max_amplification=max_amplification, lanes=lanes),
+        world=xloader.World(),
     )  # fmt: skip
     explanation = loader.explain()
     maker = explanation._times

@@ -68,7 +68,7 @@ def test_samples_without_windows_are_refused(store):
     result = run(store)
     assert result.exit_code == 2
     assert "windows are not set" in result.stderr
-    assert "add for example --window time=6." in result.stderr
+    assert "add --window, for example time=6," in result.stderr
 
 
 # --- a page

@@ -185,7 +185,7 @@ def test_groups_further_down_are_named(tmp_path: Path):
     for group in (None, "deep"):
         with pytest.raises(UnsupportedDataError, match=r"\['deep/one', 'deep/two'\]") as caught:
             open_source(tmp_path / "z", group=group)
-        assert 'pass group="deep/one"' in str(caught.value)
+        assert "pass group= with one of ['deep/one', " in str(caught.value)
     assert set(open_source(tmp_path / "z", group="deep/one").variables) == {"t", "m", "flag", "s"}
     dataset.to_netcdf(tmp_path / "a.nc", group="deep")
     with pytest.raises(UnsupportedDataError, match=r"\['deep'\]"):
@@ -254,7 +254,7 @@ def test_options_out_of_range(tmp_path: Path):
     dataset = kinds.make_dataset()
     with pytest.raises(OptionError, match="on_missing") as caught:
         open_source(dataset, on_missing="ignore")
-    assert '"warn", "raise", "fill"' in str(caught.value)
+    assert "'warn' or 'raise' or 'fill'" in str(caught.value)
     with pytest.raises(OptionError, match="engine, decode_times"):
         open_source(dataset, engine="netcdf4", decode_times=False)
     path = kinds.KINDS["zarr-direct-local"](tmp_path, dataset).source.name

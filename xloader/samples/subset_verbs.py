@@ -49,7 +49,7 @@ def _select_mask(recipe: Recipe, mask: SampleMask) -> Subset:
     if len(mask) != recipe.num_ids:
         raise SampleIndexError(
             "the mask belongs to other samples",
-            given=repr(mask),
+            given=f"{mask!r}, for {recipe.num_ids} samples",
             remedy="call is_valid and select of the same samples",
         )
     if not mask.num_valid:

@@ -167,6 +167,7 @@ class Rows(list[tuple[Any, ...]]):
                 "the samples, ids and names of a list do not match",
                 given=f"{len(self)} samples, {len(self._ids)} ids, {len(self._names)} names, "
                 f"values a sample: {sorted(counts)}",
+                remedy="give an id for each sample, and a name for each value",
             )
 
 
