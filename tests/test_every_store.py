@@ -83,7 +83,7 @@ def jobs(draw: st.DrawFn, samples: Samples, oracle: xr.Dataset) -> tuple[Samples
 
 
 @pytest.mark.parametrize("kept", [*sorted(KINDS), *VIEWS], indirect=True)
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_samples_are_xarrays_and_reads_as_predicted(kept: Kept, data: st.DataObject) -> None:
     source, oracle = kept

@@ -41,7 +41,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
 ]
 
-FEW = settings(max_examples=max(settings().max_examples // 2, 10))
+FEW = settings(max_examples=max(settings().max_examples // 4, 5))
 
 
 def make_set(number: int, length: int, chunk: int) -> CountingStore:

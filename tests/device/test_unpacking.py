@@ -123,7 +123,7 @@ def datasets(draw: st.DrawFn) -> xr.Dataset:
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     ds=datasets(),
     dtype=st.sampled_from([None, "float32", "float64"]),

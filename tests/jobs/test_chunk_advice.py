@@ -141,7 +141,7 @@ def test_predictions_are_those_of_a_store_in_these_chunks(case: Case, data: st.D
     check_case(replace(case, options={**case.options, "memory": memory}), chunks, shards)
 
 
-@settings(max_examples=max(settings().max_examples // 2, 5))
+@settings(max_examples=max(settings().max_examples // 4, 5))
 @given(case=cases(), divisor=st.sampled_from([1, 2, 4]))
 def test_advice_on_any_samples_is_right_and_no_worse_than_today(case: Case, divisor: int) -> None:
     recipe, part = case.samples.recipe, case.dataset.isel(case.selection)

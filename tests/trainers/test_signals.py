@@ -184,7 +184,6 @@ def assert_same_training(ids: Ids, folder: Path, undisturbed: Training) -> None:
         pytest.param(4, signal.SIGUSR1, 2, id="USR1, processes"),
         pytest.param(NUM_STEPS, signal.SIGTERM, 0, id="TERM, threads, the end of an epoch"),
         pytest.param(NUM_STEPS + 7, signal.SIGUSR1, 0, id="USR1, threads, second epoch"),
-        pytest.param(NUM_STEPS + 7, signal.SIGTERM, 2, id="TERM, processes, second epoch"),
     ],
 )
 def test_the_next_job_goes_on_with_the_next_batch(
