@@ -208,7 +208,7 @@ if __name__ == "__main__":
 
     def add_or_die(parts, nodes):
         add(parts, nodes)
-        if parts._num_files == 2:
+        if parts._folder._num_files == 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
     StatsParts.add = add_or_die
@@ -225,7 +225,7 @@ def test_a_killed_client_goes_on_from_its_files(client: Any, data: Path, tmp_pat
     here = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     child = subprocess.run(line, cwd=ROOT, env=here, capture_output=True, text=True)
     assert child.returncode == -signal.SIGKILL, child.stderr
-    assert len(list(tmp_path.glob("stats.nc.parts/nodes/*.nodes"))) == 2
+    assert len(list(tmp_path.glob("stats.nc.parts/parts/*.part"))) == 2
     recorder, samples = recorded(data, tmp_path / "log of rest")
     first, samples_here = recorded(data, None)
     whole = samples_here.stats(by="month", client=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
@@ -84,7 +83,7 @@ class Breaking:
 
 @pytest.mark.parametrize(
     ("memory", "most"),
-    [*((DIRECT, most) for most in range(0, 34, 4)), *((BETWEEN, most) for most in range(8, 64, 8))],
+    [*((DIRECT, most) for most in (0, 8, 29)), *((BETWEEN, most) for most in (8, 31, 56))],
 )
 def test_a_job_that_breaks_anywhere_goes_on(
     samples: Samples,
@@ -207,29 +206,6 @@ def test_who_opens_a_store_that_is_not_complete_is_told(
     recwarn.clear()
     xloader.open(tmp_path / "t.zarr")
     assert not recwarn.list
-
-
-def test_a_full_disk(
-    samples: Samples, expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target, room = tmp_path / "t.zarr", 14
-
-    def full(path: Path, other: Path) -> Path:
-        nonlocal room
-        room -= 1
-        if room < 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return replace(path, other)
-
-    replace = Path.replace
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "replace", full)
-        with pytest.raises(StoreFullError, match=r"no room is left in .*t\.zarr"):
-            samples.materialize(target, memory=DIRECT, **OPTIONS)
-    assert room < 0
-    done = samples.materialize(target, memory=DIRECT, **OPTIONS)
-    assert done.is_complete
-    assert objects_in(target) == expected
 
 
 @pytest.fixture

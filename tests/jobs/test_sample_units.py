@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
 import xarray as xr
@@ -16,45 +12,15 @@ from hypothesis import strategies as st
 
 import xloader
 from tests.cases import Case, cases
+from tests.jobs.tasks_here import TasksHere, run_here
 from tests.jobs.test_valid_samples import SHARES, is_enough, with_mask
-from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.errors import MemoryBudgetError
-from xloader.jobs.valid import sample_scores, sweep_line, valid_samples
+from xloader.jobs.valid import sweep_line, valid_samples
 from xloader.jobs.valid.batch_sweep import cut_samples, ids_of, num_reads
 from xloader.loader.batches.batch import Batch
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.testing import CountingStore, write_store
-
-
-@dataclass(frozen=True, eq=False)
-class TasksHere(ClusterTasks):
-    """Tasks as on a cluster, one after the other in this process. They end in any order."""
-
-    nbytes: int = 1
-    seed: int = 0
-    threads: int = 1
-
-    def _threads(self) -> list[int]:
-        return [self.threads, 1]
-
-    def unit_nbytes(self, total_nbytes: int) -> int:
-        return self.nbytes
-
-    def run(
-        self, what: str, work: Callable[[Any, Any], Any], shared: Any, units: Iterable[Any]
-    ) -> Iterator[tuple[Any, Any]]:
-        listed = list(units)
-        random.Random(self.seed).shuffle(listed)
-        for unit in listed:
-            own = cloudpickle.loads(cloudpickle.dumps(unit))
-            yield unit, cloudpickle.loads(cloudpickle.dumps(work(shared, own)))
-
-
-def here(patch: pytest.MonkeyPatch, tasks: TasksHere) -> None:
-    """Let masks and scores be computed by these tasks."""
-    for module in (valid_samples, sample_scores):
-        patch.setattr(module, "find_cluster", lambda *args, **options: tasks)
 
 
 def described(batch: Batch) -> Any:
@@ -85,7 +51,7 @@ def check_masks(case: Case, at_least: float, data: st.DataObject) -> None:
         None, data.draw(st.sampled_from([1, 100, 1000, 10**6])), data.draw(st.integers(0, 9))
     )
     with pytest.MonkeyPatch.context() as patch:
-        here(patch, tasks)
+        run_here(patch, tasks)
         patch.setattr(sweep_line, "_ENOUGH", data.draw(st.sampled_from([0.0, 0.75, 9.0])))
         case.store.reset()
         mask = case.samples.is_valid(at_least=at_least)
@@ -104,7 +70,7 @@ def check_scores(case: Case, data: st.DataObject) -> None:
         None, data.draw(st.sampled_from([1, 100, 10**6])), data.draw(st.integers(0, 9))
     )
     with pytest.MonkeyPatch.context() as patch:
-        here(patch, tasks)
+        run_here(patch, tasks)
         found = case.samples.score(described, memory="64MiB", batch_size=5)
     np.testing.assert_array_equal(found, expected)
 
@@ -145,7 +111,7 @@ def test_windows_at_the_borders_of_units(
     shares = [is_enough(array, 0.9) for array in samples[:]["t"]]
     store.reset()
     with pytest.MonkeyPatch.context() as patch:
-        here(patch, TasksHere(None, num_chunks * chunk * 4 * 8, seed))
+        run_here(patch, TasksHere(None, num_chunks * chunk * 4 * 8, seed))
         mask = samples.is_valid("t", at_least=0.9)
         both = samples.is_valid(at_least=0.75)
     assert np.asarray(mask).tolist() == shares
@@ -176,7 +142,7 @@ def test_chunks_are_read_again_only_where_windows_straddle_a_cut(
     assert len(units) > 1
     assert num_reads(footprint, units) == footprint.num_needed + 2 * num_again
     with pytest.MonkeyPatch.context() as patch:
-        here(patch, TasksHere(None, 8 * 12 * 8, threads=2))
+        run_here(patch, TasksHere(None, 8 * 12 * 8, threads=2))
         store.reset()
         scores = samples.score(described)
     assert store.num_reads == num_reads(footprint, units)
@@ -197,7 +163,7 @@ def test_random_numbers_labels_and_tables_are_those_of_all_samples() -> None:
     for own in (noisy, noisy.select(np.arange(19, 0, -1)), noisy.weighted(np.arange(20.0))):
         expected = own.score(fn)
         with pytest.MonkeyPatch.context() as patch:
-            here(patch, TasksHere(None, 20 * 4 * 8))
+            run_here(patch, TasksHere(None, 20 * 4 * 8))
             np.testing.assert_array_equal(own.score(fn), expected)
 
 
@@ -227,7 +193,7 @@ def test_memory_is_that_of_a_worker() -> None:
     samples = xloader.open(store).window(time=2)
     told = r"4 threads of a worker.*fewer threads"
     with pytest.MonkeyPatch.context() as patch:
-        here(patch, TasksHere(None, 1, threads=4))
+        run_here(patch, TasksHere(None, 1, threads=4))
         for verb in (samples.is_valid, lambda **o: samples.score(described, **o)):
             with pytest.raises(MemoryBudgetError, match=told) as caught:
                 verb(memory=1000)

@@ -66,7 +66,7 @@ def test_predictions_reach_the_disk_as_they_come(tmp_path: Path) -> None:
     sizes = []
     for number in range(len(samples)):
         out.write([number], row)
-        parts = (tmp_path / "a.zarr.parts").glob("rank-*/*.records")
+        parts = (tmp_path / "a.zarr.parts").glob("parts/*.part")
         sizes.append(sum(path.stat().st_size for path in parts) >> 20)
     # Each prediction takes 1 MiB, and up to 8 MiB wait.
     assert sizes[:8] == [0] * 7 + [8]

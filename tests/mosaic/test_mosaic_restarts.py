@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import io
-import itertools
 import os
 import signal
 import subprocess
@@ -21,11 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xloader
-from tests.moments import killed_at
 from xloader import Samples
 from xloader.errors import SourceNotFoundError, TargetError, TargetWarning
-from xloader.mosaic.merged_boxes import MosaicSummary
-from xloader.mosaic.mosaic import Mosaic
 from xloader.testing import write_store
 
 HOLES = "ignore:the mosaic has holes"
@@ -187,7 +183,7 @@ def test_a_truncated_file_does_not_count(tmp_path: Path) -> None:
     out.flush()
     out.write([2], model(samples, [2]))
     out.flush()
-    first, second = sorted(path.with_name("forecast.zarr.parts").glob("rank-*/*.records"))
+    first, _ = sorted(path.with_name("forecast.zarr.parts").glob("parts/*.part"))
     content = first.read_bytes()
     for damaged in (content[:-1], content[:40], b"", content + b"x", content[:200] + b"?" * 16):
         first.write_bytes(damaged)
@@ -205,7 +201,6 @@ def test_a_truncated_file_does_not_count(tmp_path: Path) -> None:
         assert len(left) == len(samples) - 1
         out.write(left, model(samples, left))
     check_store(path, whole(samples))
-    assert second.parent.name == "rank-0000"
 
 
 def test_merging_says_what_is_damaged(tmp_path: Path) -> None:
@@ -213,7 +208,7 @@ def test_merging_says_what_is_damaged(tmp_path: Path) -> None:
     out = samples.mosaic(path)
     out.write([0, 1], model(samples, [0, 1]))
     out.flush()
-    (first,) = path.with_name("forecast.zarr.parts").glob("rank-*/*.records")
+    (first,) = path.with_name("forecast.zarr.parts").glob("parts/*.part")
     first.write_bytes(first.read_bytes()[:-1])
     with pytest.warns(TargetWarning, match="1 files of predictions are damaged"):
         summary = xloader.merge(path)
@@ -253,40 +248,6 @@ def test_a_merge_that_was_killed_is_done_again(tmp_path: Path) -> None:
     check_store(path, whole(samples))
     with pytest.raises(SourceNotFoundError, match="may be merged already"):
         xloader.merge(path)
-
-
-def recipe(samples: Samples, path: Path) -> Mosaic:
-    """The recipe of the guide, with a file for each batch."""
-    with samples.mosaic(path) as out:
-        left = out.remaining_ids
-        for batch in samples.select(left).loader(batch_size=4, shuffle=False, output="numpy"):
-            out.write(batch, model(samples, left[batch.ids]), selected=left)
-            out.flush()
-    return out
-
-
-def test_the_recipe_ends_well_after_a_kill_at_any_moment(tmp_path: Path) -> None:
-    values = np.random.default_rng(0).normal(size=(6, 2, 2))
-    ds = xr.Dataset({"t2m": (("time", "lat", "lon"), values)})
-    samples = ds.xloader.window(time=2, stride=1).targets("t2m")
-    expected = whole(samples)
-    # A folder that is made is seen at the file that follows.
-    for count in itertools.count(step=2):
-        path = tmp_path / f"{count}" / "a.zarr"
-        with killed_at(count, tmp_path) as done:
-            recipe(samples, path)
-        assert recipe(samples, path).summary == MosaicSummary(5, 5, 24, 0, 2), done[-1]
-        check_store(path, expected)
-        if len(done) <= count:
-            break
-    assert count > 80
-    assert any(".removed" in own for own in done)
-    # All is done now, and the recipe ends well all the same.
-    out = recipe(samples, path)
-    assert out.num_done == 5
-    assert len(out.remaining_ids) == out.num_skipped == 0
-    xr.testing.assert_identical(out.dataset.load(), expected)
-    assert int(out.coverage.t2m.max()) == 2
 
 
 def test_a_sample_of_two_ranks_needs_the_same_bits(tmp_path: Path) -> None:
@@ -352,7 +313,7 @@ def test_few_predictions_are_written_after_some_time(
         now[0] = seconds
         out.write([number], samples[[number]].t)
     # A killed process would have lost nothing now but what came after the last file.
-    files = sorted((tmp_path / "a.zarr.parts" / "rank-0000").iterdir())
+    files = sorted((tmp_path / "a.zarr.parts" / "parts").iterdir())
     assert len(files) == 2
     out.write(range(5, 9), samples[5:9].t)
     out.close()

@@ -7,9 +7,9 @@ import glob
 import logging
 import os
 import shutil
-import uuid
 import warnings
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -19,26 +19,19 @@ import zarr
 
 from xloader.core.messages import warn_caller
 from xloader.errors import SourceAccessError, SourceNotFoundError, TargetError, TargetWarning
+from xloader.jobs.parts_folder import PartsFolder
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
 from xloader.mosaic.parts import (
-    LABELS,
     FolderParts,
     Record,
     group_of,
     groups_of,
-    has_parts,
+    mosaic_folder,
     name_within,
     open_parts,
-    parts_folder,
 )
 from xloader.mosaic.target_grid import COVERAGE, TargetGrid
-from xloader.sources.stores.write_places import (
-    check_replaceable,
-    remove_folder,
-    remove_partial,
-    replace_folder,
-    writing,
-)
+from xloader.sources.stores.write_places import check_replaceable, remove_partial, writing
 
 _LOG: Final = logging.getLogger("xloader")
 
@@ -46,14 +39,14 @@ _ATTRIBUTE: Final = "xloader_mosaic"
 
 
 def open_target(
-    target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int, *, overwrite: bool
+    target: Path, grid: TargetGrid, labels: xr.Dataset, *, overwrite: bool
 ) -> FolderParts | MosaicSummary:
     """Go on with the parts of a target, or begin them."""
-    folder = parts_folder(target)
+    folder = mosaic_folder(target)
     if overwrite:
-        remove_folder(folder)
+        folder.remove()
     # In this order, because the store is there before its parts are removed.
-    has_begun = has_parts(target)
+    has_begun = folder.has_begun()
     summary = None if overwrite else merged_summary(target, grid)
     if summary is not None and not has_begun:
         if not summary.is_complete:
@@ -62,17 +55,17 @@ def open_target(
                 given=str(summary),
                 remedy="choose another target, or pass overwrite=True to begin anew",
             )
-        if not folder.exists():
+        if not folder.path.exists():
             # A process may have been killed while it removed it.
-            remove_folder(folder)
+            folder.remove()
         return summary
     try:
-        return open_parts(target, grid, labels, rank)
+        return open_parts(target, grid, labels)
     except SourceAccessError:
         if overwrite or not target.exists():
             raise
         # Another process has merged them at this moment.
-        return open_target(target, grid, labels, rank, overwrite=False)
+        return open_target(target, grid, labels, overwrite=False)
 
 
 def merge_store(
@@ -80,29 +73,30 @@ def merge_store(
 ) -> MosaicSummary:
     """Merge the parts of all ranks into the target; see `xloader.merge`."""
     path = Path(target)
-    if not has_parts(path):
+    folder = mosaic_folder(path)
+    if not folder.has_begun():
         has_target = path.exists()
         raise SourceNotFoundError(
             f"{path} has no predictions or partial statistics to merge",
-            given=f"nothing in {parts_folder(path)}" + " (the target is there)" * has_target,
+            given=f"nothing in {folder}" + " (the target is there)" * has_target,
             remedy=(
                 "it may be merged already: open it with xarray"
                 if has_target
                 else "pass the target= of a mosaic, or the path= of parts of statistics"
             ),
         )
-    parts = FolderParts(parts_folder(path))
+    parts = FolderParts(folder)
     if overwrite:
         check_replaceable(path)
     else:
         merged_summary(path, parts.grid)
     try:
-        with writing(path.parent), open(parts.folder / "merging.lock", "ab") as lock:
+        with writing(path.parent), open(folder.path / "merging.lock", "ab") as lock:
             with suppress(OSError):
-                _take_turn(lock, path)
-            return _merge(parts, path, memory)
+                _take_turn(lock, folder)
+            return _merge(parts, memory)
     except SourceAccessError:
-        summary = None if has_parts(path) else merged_summary(path, parts.grid)
+        summary = None if folder.has_begun() else merged_summary(path, parts.grid)
         if summary is None:
             raise
         # Another process was faster, and has removed the parts.
@@ -129,7 +123,7 @@ def merged_summary(target: Path, grid: TargetGrid) -> MosaicSummary | None:
     return MosaicSummary(grid.num_ids, *counts, attrs.get("max_coverage", 0))
 
 
-def _take_turn(lock: IO[bytes], target: Path) -> None:
+def _take_turn(lock: IO[bytes], folder: PartsFolder) -> None:
     """Wait until no other process merges a mosaic, and remove what killed ones have left.
 
     The system frees the lock of a process that ends, however it does. Where there are no locks,
@@ -138,14 +132,14 @@ def _take_turn(lock: IO[bytes], target: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        _LOG.warning("another process is merging %s: this one waits for it", target)
+        _LOG.warning("another process is merging %s: this one waits for it", folder.target)
         fcntl.flock(lock, fcntl.LOCK_EX)
-    replaced = target.parent.glob(f"{glob.escape(target.name)}.*.replaced")
-    for left in (*replaced, *parts_folder(target).glob("*.merging")):
+    replaced = folder.target.parent.glob(f"{glob.escape(folder.target.name)}.*.replaced")
+    for left in (*replaced, *folder.path.glob("*.merging")):
         remove_partial(left)
 
 
-def _merge(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
+def _merge(parts: FolderParts, memory: int | str) -> MosaicSummary:
     damaged = [path for path, record in parts.files().items() if record is None]
     if damaged:
         warn_caller(
@@ -153,24 +147,15 @@ def _merge(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
             f"{damaged[0]}. Write the mosaic once more: its samples count as not written",
             TargetWarning,
         )
-    # In the folder that is removed afterwards, so that a killed process leaves nothing else.
-    made = parts.folder / f"{uuid.uuid4().hex[:8]}.merging"
-    try:
-        summary = _write(parts, made, memory)
-        # Without locks, another process may have removed it meanwhile, and zarr makes folders anew.
-        os.stat(made / parts.grid.variables[0].name / "zarr.json")
-        replace_folder(made, path)
-    except BaseException:
-        remove_partial(made)
-        raise
+    summary = parts.folder.write_target(partial(_write, parts, memory))
     if summary.is_complete:
-        remove_folder(parts.folder)
+        parts.folder.remove()
     return summary
 
 
-def _write(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
+def _write(parts: FolderParts, memory: int | str, path: Path) -> MosaicSummary:
     grid, records = parts.grid, parts.records()
-    shutil.copytree(parts.folder / LABELS, path)
+    shutil.copytree(parts.folder.labels, path)
     arrays = _make_arrays(path, grid, records)
     summary = merge_boxes(grid, records, arrays, memory)
     zarr.open_group(str(path / COVERAGE), mode="r+").attrs.update(

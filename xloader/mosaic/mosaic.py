@@ -24,7 +24,7 @@ from xloader.loader.batches.batch import Batch
 from xloader.mosaic.field_grid import FieldGrid, make_labels
 from xloader.mosaic.merged_boxes import MosaicSummary, merge_boxes, merged_dtype
 from xloader.mosaic.merged_store import merge_store, merged_summary, open_merged, open_target
-from xloader.mosaic.parts import FolderParts, MemoryParts, done_ids, has_parts, parts_folder
+from xloader.mosaic.parts import FolderParts, MemoryParts, done_ids, mosaic_folder
 from xloader.mosaic.sample_rows import RemainingIds, SampleRows, as_predictions
 from xloader.mosaic.target_grid import BLENDS, COVERAGE, Blend
 from xloader.recipe.recipe import Recipe
@@ -331,7 +331,7 @@ class Mosaic:
 
     def _take_merged(self) -> bool:
         """Whether the store is complete without this process, whose summary is taken then."""
-        if self.target is not None and not has_parts(self.target):
+        if self.target is not None and not mosaic_folder(self.target).has_begun():
             self.summary = merged_summary(self.target, self._grid.target)
         return self.summary is not None and self.summary.is_complete
 
@@ -391,11 +391,9 @@ class Mosaic:
             raise OptionError(
                 "overwrite=True would remove what other ranks have written",
                 given=f"rank {self._world.rank} of {self._world.world_size}",
-                remedy=f"remove {target} and {parts_folder(target)} before the ranks start",
+                remedy=f"remove {target} and {mosaic_folder(target)} before the ranks start",
             )
-        opened = open_target(
-            target, self._grid.target, self._labels, self._world.rank, overwrite=self._overwrite
-        )
+        opened = open_target(target, self._grid.target, self._labels, overwrite=self._overwrite)
         if isinstance(opened, FolderParts):
             return opened
         self.summary, self._was_complete = opened, True
@@ -441,7 +439,7 @@ def _warn_of_holes(summary: MosaicSummary, target: Path | None) -> None:
     kept = (
         ""
         if target is None or summary.is_complete
-        else (f" {parts_folder(target)} is kept, so that the other samples can be written later.")
+        else (f" {mosaic_folder(target)} is kept, so that the other samples can be written later.")
     )
     warn_caller(
         f"the mosaic has holes: {summary}. Cells stay empty around samples that select, dropna, "

@@ -1,17 +1,8 @@
-"""Parts: where the predictions of all ranks wait until they are merged.
+"""Records: the predictions of some samples, in memory or in a file of parts.
 
-Beside the target ``forecast.zarr`` lies a folder until every sample has been written::
-
-    forecast.zarr.parts/
-        grid/mosaic.json              the variables, and where windows are placed
-        grid/labels.zarr/             the coordinates, also of the coverage
-        rank-0000/3f2a9c51-000000.records
-        rank-0001/...
-
-Each rank adds files to its own folder, and changes none. A file of *records* holds the predictions
-of some samples, as three arrays in NumPy's format: a checksum of the second; ids and starts; and
-the predictions, those of all variables of a sample in one row. It appears at one stroke; one that
-is shorter or longer than that, or of another mosaic, does not count.
+A file has three arrays in NumPy's format: a checksum of the second; ids and starts; and the
+predictions, those of all variables of a sample in one row. A file that is shorter or longer than
+that, or of another mosaic, does not count.
 """
 
 from __future__ import annotations
@@ -20,13 +11,13 @@ import hashlib
 import itertools
 import math
 import os
-import uuid
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import FileIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import xarray as xr
@@ -34,14 +25,10 @@ import zarr
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.errors import OptionError, TargetError
+from xloader.errors import TargetError
+from xloader.jobs.parts_folder import PartsFolder
 from xloader.mosaic.target_grid import COVERAGE, GridVariable, TargetGrid
-from xloader.sources.stores.write_places import (
-    check_stored_names,
-    whole_file,
-    whole_folder,
-    writing,
-)
+from xloader.sources.stores.write_places import check_stored_names, writing
 
 _SLAB_NBYTES: Final = 1 << 20
 """Bytes of a row that are read at a time."""
@@ -65,15 +52,14 @@ class Record:
     offset: int = 0
 
 
-def write_record(path: Path, key: str, ids: Ints, starts: Ints, values: NDArray[Any]) -> None:
-    """Write a file of records at one stroke.
+def write_record(file: BinaryIO, key: str, ids: Ints, starts: Ints, values: NDArray[Any]) -> None:
+    """Write records to a file.
 
     `starts` has shape (n, num_axes), `values` (n, row_size).
     """
     places = np.column_stack([ids, starts])
-    with whole_file(path) as file:
-        for array in (_checksum(places, key), places, values):
-            np.save(file, array)
+    for array in (_checksum(places, key), places, values):
+        np.save(file, array)
 
 
 def read_record(path: Path, key: str) -> Record | None:
@@ -225,10 +211,6 @@ def _storable(labels: xr.Dataset) -> xr.Dataset:
     return plain.assign_coords(texts)
 
 
-GRID_FILE: Final = Path("grid", "mosaic.json")
-LABELS: Final = Path("grid", "labels.zarr")
-
-
 class MemoryParts:
     """Records in memory."""
 
@@ -244,84 +226,62 @@ class MemoryParts:
         return list(self._records)
 
 
+def mosaic_folder(target: Path) -> PartsFolder:
+    """The folder in which the predictions of a mosaic wait."""
+    return PartsFolder(target, "mosaic")
+
+
 class FolderParts:
     """Records in files of a folder."""
 
-    def __init__(self, folder: Path, rank: int = 0) -> None:
+    def __init__(self, folder: PartsFolder) -> None:
         self.folder = folder
-        with writing(folder):
-            text = (folder / GRID_FILE).read_text("utf-8")
+        with writing(folder.path):
+            text = folder.form.read_text("utf-8")
         self.grid = TargetGrid.from_json(text)
         self.key = hashlib.sha256(text.encode()).hexdigest()[:16]
-        self._rank_folder = folder / f"rank-{rank:04d}"
-        # Files of one run never meet those of another, even if both take themselves for one rank.
-        self._token = uuid.uuid4().hex[:8]
-        self._num_files = 0
 
     def add(self, ids: Ints, starts: Ints, values: NDArray[Any]) -> None:
-        """Add the predictions of some samples, as a file of this rank."""
-        with writing(self.folder):
-            self._rank_folder.mkdir(exist_ok=True)
-        name = f"{self._token}-{self._num_files:06d}.records"
-        write_record(self._rank_folder / name, self.key, ids, starts, values)
-        self._num_files += 1
+        """Add the predictions of some samples, as a file."""
+        with self.folder.new_file() as file:
+            write_record(file, self.key, ids, starts, values)
 
     def records(self) -> list[Record]:
-        """The records of all ranks, by rank and name of file."""
+        """The records of all processes, by name of file."""
         return [record for record in self.files().values() if record is not None]
 
     def files(self) -> dict[Path, Record | None]:
         """All files of records; with None for those that cannot be read, and so do not count."""
-        paths = sorted(self.folder.glob("rank-*/*.records"))
-        return {path: read_record(path, self.key) for path in paths}
+        return {path: read_record(path, self.key) for path in self.folder.files()}
 
 
-def parts_folder(target: Path) -> Path:
-    """The folder of parts of a target."""
-    if not target.name:
-        raise OptionError(
-            "the target of a mosaic has no name of its own",
-            given=repr(str(target)),
-            remedy='name it, as in "forecast.zarr"',
-        )
-    return target.with_name(target.name + ".parts")
-
-
-def has_parts(target: Path) -> bool:
-    """Whether predictions wait beside a target."""
-    return (parts_folder(target) / GRID_FILE).is_file()
-
-
-def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int) -> FolderParts:
+def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset) -> FolderParts:
     """Open the parts of a target, which are made if there are none."""
-    folder = parts_folder(target)
-    if not has_parts(target):
-        _make(folder, grid, labels)
-    parts = FolderParts(folder, rank)
+    folder = mosaic_folder(target)
+    if not folder.has_begun():
+        check_stored_names([*(v.name for v in grid.variables), *map(str, labels.coords)])
+        folder.begin(grid.to_json(), partial(_write_labels, grid, labels))
+    parts = FolderParts(folder)
     before = parts.grid.fingerprint
     differing = [name for name, digest in grid.fingerprint.items() if before.get(name) != digest]
     if differing:
         raise TargetError(
-            f"{parts.folder} holds predictions of other samples",
+            f"{folder} holds predictions of other samples",
             given=f"samples with another {', '.join(differing)}",
             remedy="make them as before, or pass another target, or overwrite=True to begin anew",
         )
     return parts
 
 
-def _make(folder: Path, grid: TargetGrid, labels: xr.Dataset) -> None:
-    """Make a folder of parts."""
-    check_stored_names([*(variable.name for variable in grid.variables), *map(str, labels.coords)])
-    with whole_folder(folder / GRID_FILE.parent, GRID_FILE.name) as made:
-        (made / GRID_FILE.name).write_text(grid.to_json(), "utf-8")
-        stored = made / LABELS.name
-        zarr.create_group(str(stored), zarr_format=3)
-        zarr.create_group(str(stored / COVERAGE), zarr_format=3)
-        for group, coords in label_groups(grid, labels):
-            indexes = coords.drop_vars(set(coords.coords) - set(coords.xindexes))
-            for name, part in ((group, coords), (f"{COVERAGE}/{group}", indexes)):
-                path = name.strip("/") or None
-                part.to_zarr(stored, group=path, mode="a", zarr_format=3, consolidated=False)
+def _write_labels(grid: TargetGrid, labels: xr.Dataset, path: Path) -> None:
+    """Write a store that has the coordinates only, also those of the coverage."""
+    zarr.create_group(str(path), zarr_format=3)
+    zarr.create_group(str(path / COVERAGE), zarr_format=3)
+    for group, coords in label_groups(grid, labels):
+        indexes = coords.drop_vars(set(coords.coords) - set(coords.xindexes))
+        for name, part in ((group, coords), (f"{COVERAGE}/{group}", indexes)):
+            inner = name.strip("/") or None
+            part.to_zarr(path, group=inner, mode="a", zarr_format=3, consolidated=False)
 
 
 def done_ids(records: Sequence[Record]) -> Ints:

@@ -1,15 +1,6 @@
 r"""The form of statistics, and partial ones in memory and in files, merged in a fixed order.
 
-Beside the result ``stats.nc`` lies a folder until the job is done::
-
-    stats.nc.parts/
-        form/stats.json               the form of the result
-        form/labels.zarr/             its coordinates
-        nodes/3f2a9c51-000000.nodes   a zip file: the statistics of some chunks, partly merged
-        nodes/...
-
-Files are added, and none is changed. So a process that is killed leaves whole files only, and parts
-of a job on several machines do not meet.
+A file of parts is a zip file with the statistics of some chunks, which are partly merged.
 
 What is merged are numbered leaves of a binary tree, and each node merges its two children. The tree
 depends on the number of leaves alone. So the bits of the result depend neither on the order, nor on
@@ -34,10 +25,10 @@ import os
 import shutil
 import threading
 import time
-import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 from zipfile import ZipFile, ZipInfo
@@ -48,18 +39,11 @@ from numpy.typing import NDArray
 
 from xloader.core.messages import show_count
 from xloader.errors import OptionError, SourceNotFoundError, StateError, TargetError
+from xloader.jobs.parts_folder import PartsFolder
 from xloader.jobs.statistics.moments import STATISTICS, LabelledMoments, moments_table
 from xloader.jobs.statistics.quantile_sketch import quantile_label
 from xloader.sources.stores.bounded_reads import local_path
-from xloader.sources.stores.write_places import (
-    check_replaceable,
-    remove_folder,
-    remove_partial,
-    replace_folder,
-    whole_file,
-    whole_folder,
-    writing,
-)
+from xloader.sources.stores.write_places import check_replaceable, writing
 
 T = TypeVar("T")
 
@@ -75,7 +59,7 @@ Nodes = Mapping[Tree, Mapping[Node, LabelledMoments]]
 JOB: Final = "xloader_job"
 """Attribute of statistics: the key of the job, by which the same job knows its result again."""
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 
 
 @dataclass(frozen=True)
@@ -254,23 +238,19 @@ class MergeTree(Generic[T]):
         return value
 
 
-FORM_FILE: Final = Path("form", "stats.json")
-_LABELS: Final = Path("form", "labels.zarr")
-
-
-def stats_folder(target: Path) -> Path:
+def stats_folder(target: Path) -> PartsFolder:
     """The folder of the partial statistics of a target."""
-    return target.with_name(target.name + ".parts")
+    return PartsFolder(target, "stats")
 
 
 class StatsParts:
-    """The folder of partial statistics of a target."""
+    """The partial statistics of a target."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: PartsFolder) -> None:
+        self._folder = folder
         try:
-            text = (folder / FORM_FILE).read_text("utf-8")
-            with xr.open_zarr(folder / _LABELS, consolidated=False) as labels:
+            text = folder.form.read_text("utf-8")
+            with xr.open_zarr(folder.labels, consolidated=False) as labels:
                 self.template = StatsTemplate.from_json(text, labels.load())
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StateError(
@@ -278,26 +258,19 @@ class StatsParts:
                 given=str(error),
                 remedy="remove it, or pass overwrite=True to begin anew",
             ) from error
-        # Files of one run never meet those of another.
-        self._token = uuid.uuid4().hex[:8]
-        self._num_files = 0
         self._mark = json.dumps({"key": self.template.key}).encode()
 
     def add(self, nodes: dict[Tree, dict[Node, LabelledMoments]]) -> None:
-        """Write the statistics of some subtrees as a file at one stroke, and empty the dicts."""
+        """Write the statistics of some subtrees as a file, and empty the dicts."""
         if not any(nodes.values()):
             return
-        path = self.folder / "nodes" / f"{self._token}-{self._num_files:06d}.nodes"
-        with writing(self.folder):
-            path.parent.mkdir(exist_ok=True)
-            with whole_file(path) as file, ZipFile(file, "w") as archive:
-                archive.comment = self._mark
-                for tree in sorted(nodes):
-                    for node in sorted(nodes[tree]):
-                        name = "-".join(map(str, (*tree, *node)))
-                        # Taken out, so that they are not in memory twice.
-                        archive.writestr(ZipInfo(name), nodes[tree].pop(node).to_bytes())
-        self._num_files += 1
+        with self._folder.new_file() as file, ZipFile(file, "w") as archive:
+            archive.comment = self._mark
+            for tree in sorted(nodes):
+                for node in sorted(nodes[tree]):
+                    name = "-".join(map(str, (*tree, *node)))
+                    # Taken out, so that they are not in memory twice.
+                    archive.writestr(ZipInfo(name), nodes[tree].pop(node).to_bytes())
 
     def nodes(self) -> tuple[dict[tuple[Tree, Node], Path], list[Path]]:
         """The file of each subtree, each leaf in one of them only; and the damaged files.
@@ -307,7 +280,7 @@ class StatsParts:
         """
         paths: dict[tuple[Tree, Node], Path] = {}
         damaged = []
-        for path in sorted((self.folder / "nodes").glob("*.nodes")):
+        for path in self._folder.files():
             try:
                 with ZipFile(path) as archive:
                     if archive.comment != self._mark or archive.testzip():
@@ -350,11 +323,8 @@ def _is_within(tree: Tree, node: Node, nodes: Mapping[tuple[Tree, Node], Path]) 
 def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) -> StatsParts:
     """Open the partial statistics of a target, which are begun if there are none."""
     folder = stats_folder(target)
-    if not (folder / FORM_FILE).exists():
-        if not overwrite:
-            _check_is_ours(folder)
-        # Nothing is removed: another part may begin at the same time.
-        _make(folder, template)
+    if not folder.has_begun():
+        _begin(folder, template, overwrite=overwrite)
     try:
         parts = StatsParts(folder)
         if differing := template.differing(parts.template):
@@ -367,27 +337,16 @@ def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) 
     except StateError:
         if not overwrite:
             raise
-    remove_folder(folder)
-    _make(folder, template)
+    folder.remove()
+    _begin(folder, template, overwrite=True)
     return StatsParts(folder)
 
 
-def _check_is_ours(folder: Path) -> None:
-    """Refuse a folder that holds something else, such as the predictions of a mosaic."""
-    strange = sorted(path.name for path in folder.glob("*") if path.suffix != ".partial")
-    if strange:
-        raise StateError(
-            f"{folder} holds something else than partial statistics",
-            given=", ".join(strange[:3]),
-            remedy="choose another path, or remove the folder",
-        )
+def _begin(folder: PartsFolder, template: StatsTemplate, *, overwrite: bool) -> None:
+    def write_labels(path: Path) -> None:
+        template.labels.to_zarr(path, zarr_format=3, consolidated=False)
 
-
-def _make(folder: Path, template: StatsTemplate) -> None:
-    """Make a folder of parts."""
-    with whole_folder(folder / FORM_FILE.parent, FORM_FILE.name) as form:
-        (form / FORM_FILE.name).write_text(template.to_json(), "utf-8")
-        template.labels.to_zarr(form / _LABELS.name, zarr_format=3, consolidated=False)
+    folder.begin(template.to_json(), write_labels, overwrite=overwrite)
 
 
 @dataclass(frozen=True, eq=False)
@@ -563,7 +522,7 @@ def finished_stats(target: Path, key: str | None) -> xr.Dataset | None:
     result = _stored_stats(target)
     folder = stats_folder(target)
     try:
-        key_of_parts = StatsParts(folder).template.key if _has_parts(target) else None
+        key_of_parts = StatsParts(folder).template.key if folder.has_begun() else None
     except StateError:
         # Parts of another version do not matter to a job that is done.
         if result is None or key != result.attrs[JOB]:
@@ -578,9 +537,9 @@ def finished_stats(target: Path, key: str | None) -> xr.Dataset | None:
             given="something else than statistics" if result is None else others,
             remedy="open it with xarray, choose another path, or pass overwrite=True",
         )
-    if key_of_parts == key or not folder.exists():
+    if key_of_parts == key or not folder.path.exists():
         # The job was killed after its result was whole.
-        remove_folder(folder)
+        folder.remove()
     return result
 
 
@@ -600,14 +559,9 @@ def has_stats(path: str | os.PathLike[str]) -> bool:
     """Whether statistics lie at a path, or partial ones beside it."""
     target = Path(local_path(path)).expanduser()
     # The root of a file system has no name, and no folder beside it.
-    if target.name and _has_parts(target):
+    if target.name and stats_folder(target).has_begun():
         return True
     return target.suffix in (".nc", ".zarr") and _stored_stats(target) is not None
-
-
-def _has_parts(target: Path) -> bool:
-    """Whether partial statistics lie beside a target."""
-    return (stats_folder(target) / FORM_FILE).is_file()
 
 
 def merge_stats(target: str | os.PathLike[str], *, overwrite: bool = False) -> xr.Dataset:
@@ -618,7 +572,7 @@ def merge_stats(target: str | os.PathLike[str], *, overwrite: bool = False) -> x
     path = target_path(target)
     if not overwrite and (finished := finished_stats(path, None)) is not None:
         return finished
-    if not _has_parts(path):
+    if not stats_folder(path).has_begun():
         raise SourceNotFoundError(
             f"{path} has no partial statistics to merge",
             given=f"nothing in {stats_folder(path)}",
@@ -637,32 +591,26 @@ def write_merged(target: Path, *, overwrite: bool) -> xr.Dataset:
     """Merge the files beside a target, write the result at one stroke, and remove the files."""
     folder = stats_folder(target)
     result = StatsParts(folder).merged()
-    # In the folder that is removed afterwards, so that a killed process leaves nothing else. The
-    # suffix tells xarray which format it is.
-    partial = folder / f"{uuid.uuid4().hex[:8]}.partial{target.suffix}"
+    if overwrite:
+        check_replaceable(target)
     with writing(target.parent):
-        try:
-            if target.suffix == ".nc":
-                result.to_netcdf(partial)
-            else:
-                with warnings.catch_warnings():
-                    # zarr says that the dtype of the labels, and metadata in one place, are not in
-                    # the format.
-                    warnings.simplefilter("ignore")
-                    result.to_zarr(partial, zarr_format=3, consolidated=True)
-            if overwrite and target.is_dir():
-                check_replaceable(target)
-                # Another process may have removed it meanwhile, and zarr makes folders anew.
-                os.stat(folder / FORM_FILE)
-                replace_folder(partial, target)
-            else:
-                os.replace(partial, target)
-        except (OSError, RuntimeError) as error:
-            remove_partial(partial)
-            if isinstance(error, OSError):
-                raise
-            # The netCDF library does not tell a full disk from other failures.
-            is_full = shutil.disk_usage(target.parent).free < result.nbytes + _LEAST_FREE
-            raise OSError(errno.ENOSPC if is_full else errno.EIO, str(error)) from error
-    remove_folder(folder)
+        folder.write_target(partial(_write_stats, result), target.suffix)
+    folder.remove()
     return result
+
+
+def _write_stats(result: xr.Dataset, path: Path) -> None:
+    """Write statistics in the format that the suffix of a path names."""
+    try:
+        if path.suffix == ".nc":
+            result.to_netcdf(path)
+            return
+        with warnings.catch_warnings():
+            # zarr says that the dtype of the labels, and metadata in one place, are not in the
+            # format.
+            warnings.simplefilter("ignore")
+            result.to_zarr(path, zarr_format=3, consolidated=True)
+    except RuntimeError as error:
+        # The netCDF library does not tell a full disk from other failures.
+        is_full = shutil.disk_usage(path.parent).free < result.nbytes + _LEAST_FREE
+        raise OSError(errno.ENOSPC if is_full else errno.EIO, str(error)) from error
