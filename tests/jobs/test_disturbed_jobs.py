@@ -131,7 +131,7 @@ def test_a_job_that_is_killed_at_any_moment_goes_on(
 ) -> None:
     job.run(samples, tmp_path / job.name)
     expected = job.values(samples, tmp_path / job.name)
-    for number in itertools.count(step=7):
+    for number in itertools.count(step=9):
         path = tmp_path / f"{number}" / job.name
         path.parent.mkdir()
         with killed_at(number, path.parent) as done:

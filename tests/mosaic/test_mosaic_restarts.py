@@ -69,7 +69,7 @@ def check_store(path: Path, expected: xr.Dataset) -> None:
 
 @pytest.mark.parametrize("blend", ["mean", "linear", "crop"])
 @given(data=st.data())
-@settings(max_examples=8)
+@settings(max_examples=4)
 def test_the_bits_do_not_depend_on_order_ranks_and_runs(
     blend: Any, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
