@@ -116,7 +116,7 @@ def make_blocks(
         dataset = opened[list(task.variables)]
         if coarsen > 1:
             cells = dict.fromkeys(task.grid, coarsen)
-            dataset = dataset.coarsen(cells, boundary="trim").mean()  # type: ignore[attr-defined]
+            dataset = dataset.coarsen(cells, boundary="trim").mean()
             task = make_task(dataset, **options)
         anomalies = _anomalies(dataset, task)
     num_train = task.training.sizes[time_dim]

@@ -113,9 +113,9 @@ def read_values(values: Texts, read: Reader = read_number) -> Any:
         return listed if len(values) > 1 else listed[0]
     if len(values) == 1 and len(cut[0]) <= 3:
         begin, end, step = (*cut[0], "")[:3]
-        ends = [read(text) if text else None for text in (begin, end)]
+        first, last = (read(text) if text else None for text in (begin, end))
         with suppress(ValueError):
-            return slice(*ends, int(step) if step else None)
+            return slice(first, last, int(step) if step else None)
     raise OptionError(
         "a slice cannot be read",
         given=",".join(values),

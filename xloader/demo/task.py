@@ -185,4 +185,5 @@ def _row_weights(coords: xr.Coordinates, rows: str) -> xr.DataArray | float:
     """The cosine of the latitude, or 1 where the rows are not latitudes."""
     if rows not in coords or angle_of(rows, coords[rows].attrs) != "lat":
         return 1.0
-    return np.cos(np.deg2rad(coords[rows].astype(np.float64))).clip(0)
+    weights = np.cos(np.deg2rad(coords[rows].values.astype(np.float64)))
+    return xr.DataArray(np.maximum(weights, 0.0), dims=[rows])
