@@ -14,6 +14,7 @@ import xarray as xr
 
 import xloader
 from xloader import cli
+from xloader.cli.sample_description import SampleOption
 from xloader.samples.samples import Samples
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,15 +73,11 @@ def test_examples_of_the_page_work(tmp_path, monkeypatch):
     assert num_run >= 10
 
 
-def test_every_option_of_samples_is_on_the_page_and_in_each_help():
+def test_every_option_of_samples_is_on_the_page():
     text = (ROOT / "docs" / "reference" / "command_line.md").read_text("utf-8")
-    for name in ("stats", "advise", "materialize"):
-        command = cli.main.commands[name]
-        told = succeed(name, "--help")
-        for option in command.params:
-            if isinstance(option, cli.sample_description.SampleOption):
-                assert option.opts[0] in told
-                assert option.opts[0] in text
+    options = [p for p in cli.main.commands["stats"].params if type(p) is SampleOption]
+    assert len(options) > 10
+    assert all(option.opts[0] in text for option in options)
 
 
 # --- statistics

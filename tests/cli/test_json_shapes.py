@@ -105,16 +105,7 @@ def test_the_help_lists_every_command_once_under_headings():
 
 
 @pytest.mark.parametrize(
-    ("value", "shape"),
-    [
-        ({"a": 1}, {"a": str}),
-        ({"a": 1}, {}),
-        ({}, {"a": int}),
-        ({"a": True}, {"a": int}),
-        ([1, "2"], [int]),
-        (None, (int, str)),
-        ({"a": {"b": 1.5}}, {str: {"b": int}}),
-    ],
+    ("value", "shape"), [({"a": 1}, {}), ({"a": True}, {"a": int}), ([1, "2"], [int])]
 )
 def test_a_wrong_shape_is_found(value, shape):
     with pytest.raises(AssertionError):

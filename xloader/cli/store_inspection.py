@@ -183,7 +183,7 @@ class StoreInspection:
     @property
     def grids(self) -> list[dict[str, Any]]:
         """The different chunk grids: sizes by dimension, and the variables that have them."""
-        by_grid = self._names_by(lambda own: tuple(zip(own.dims, own.chunks, strict=True)))
+        by_grid = self._names_by(lambda held: tuple(zip(held.dims, held.chunks, strict=True)))
         return [{"chunks": dict(grid), "variables": names} for grid, names in by_grid.items()]
 
     @property

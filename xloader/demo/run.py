@@ -71,7 +71,7 @@ def run_demo(
         print(f"\nThe plan, before the first read\n{loader.explain()}\n", flush=True)
         net = make_net(task, seed)
         training = train(net, loader, torch.from_numpy(task.weights), steps)
-    print(training, flush=True)
+    print(training.describe(), flush=True)
 
     with task.held_out.loader(shuffle=False, **options) as loader:
         num_batches = min(steps, len(loader))

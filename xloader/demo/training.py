@@ -56,7 +56,8 @@ class TrainingResult:
     explanation: Explanation
     report: Report
 
-    def __str__(self) -> str:
+    def describe(self) -> str:
+        """The length of the training, and its reads as predicted and measured."""
         num_epochs, num_cut = divmod(self.num_steps, self.epoch_size)
         epochs = show_count(num_epochs, "whole epoch")
         if num_cut:
