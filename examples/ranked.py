@@ -20,16 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import xloader
-from xloader.demo.climate import measure_climate
-from xloader.demo.task import find_task, open_dataset, row_weights
-from xloader.demo.training import Calendar, loss_weights, make_net, split_samples
+from xloader.demo.task import make_task
+from xloader.demo.training import make_net
 from xloader.demo.waves import VARIABLE_ATTRS
 
 if TYPE_CHECKING:
@@ -60,23 +58,15 @@ class RankedTraining:
 
     samples: Samples
     net: nn.Module
-    calendar: Calendar
-    scale: Tensor
+    weights: Tensor
 
 
 def make_training(store: str) -> RankedTraining:
     """Samples, network and loss weights for a store of the demo."""
-    with open_dataset(store) as dataset:
-        # All ranks need the same order of channels, and xarray's order may differ between
-        # processes. So the variables are named here.
-        task = find_task(dataset, variables=tuple(VARIABLE_ATTRS))
-        climate = measure_climate(dataset, task)
-        net, spread = make_net(dataset, task, climate, seed=0)
-        weights = loss_weights(row_weights(dataset, task.space_dims[0]), climate)
-        samples, _ = split_samples(store, task, climate)
-    scale = weights / weights.mean() / np.square(spread)[:, None, None]
-    calendar = Calendar(torch.from_numpy(climate.phases[: task.num_train]), task.lead)
-    return RankedTraining(samples, net.cpu(), calendar, torch.from_numpy(scale.astype(np.float32)))
+    # All ranks need the same order of channels, so the variables are named here.
+    task = make_task(store, variables=tuple(VARIABLE_ATTRS))
+    net = make_net(task, seed=0).cpu()
+    return RankedTraining(task.training, net, torch.from_numpy(task.weights))
 
 
 def train(store: str, folder: Path, epochs: int, every: int, kill_at: int | None) -> None:
@@ -116,10 +106,10 @@ def _step(
     net: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, training: RankedTraining
 ) -> float:
     """Take one step of the optimizer, and return the loss of the global batch before it."""
-    error = net(batch[0], *training.calendar.of_batch(batch)) - batch[1]
+    error = net(batch[0]) - batch[1]
     # The mean is over real samples only. Ranks may differ in the number of padding rows.
     is_real = torch.from_numpy(~batch.is_padding)
-    total = (error.square() * training.scale).mean(dim=(1, 2, 3))[is_real].sum()
+    total = (error.square() * training.weights).mean(dim=(1, 2, 3))[is_real].sum()
     sums = torch.stack([total.detach(), is_real.sum()])
     dist.all_reduce(sums)
     optimizer.zero_grad()

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 import xloader
 from benchmarks.learning.orders import Tiled
 from benchmarks.learning.training import Maps
-from xloader.demo.climate import measure_climate
 from xloader.demo.model import ForecastNet
 from xloader.demo.store import ensure_store
-from xloader.demo.task import ForecastTask, find_task, open_dataset, row_weights, stack_channels
-from xloader.demo.training import loss_weights, make_net, split_samples
+from xloader.demo.task import ForecastTask, make_task
+from xloader.demo.training import make_net
 from xloader.demo.waves import VARIABLE_ATTRS, WaveSpec
 
 WAVES: Final = WaveSpec(num_steps=1792, num_lats=19, num_lons=36, chunk_steps=16)
@@ -58,25 +57,16 @@ class Case:
 def make_waves(folder: Path, spec: WaveSpec = WAVES) -> Case:
     """The demo's data, task and network, on a coarse grid. Windows reach into the next tile."""
     path = str(ensure_store(folder, spec))
-    with open_dataset(path) as dataset:
-        task = find_task(dataset, variables=tuple(VARIABLE_ATTRS))
-        climate = measure_climate(dataset, task)
-        training, validation = split_samples(path, task, climate)
-        _, spread = make_net(dataset, task, climate, 0)
-        weights = loss_weights(row_weights(dataset, task.space_dims[0]), climate)
-        scale = weights / weights.mean() / np.square(spread)[:, None, None]
+    task = make_task(path, variables=tuple(VARIABLE_ATTRS))
+    training, validation = task.training, task.held_out
+    weights = torch.from_numpy(task.weights)
 
-        def untrained(seed: int) -> nn.Module:
-            """The demo's network."""
-            return make_net(dataset, task, climate, seed)[0].cpu()
+    def untrained(seed: int) -> nn.Module:
+        """The demo's network."""
+        return make_net(task, seed).cpu()
 
-        begins = np.arange(task.num_steps - task.lead)
-        both = torch.from_numpy(np.stack([climate.phases[begins + n] for n in (0, task.lead)]))
-        chunk_nbytes = 4 * spec.chunk_steps * spec.num_lats * spec.num_lons
-        maps = [
-            _in_memory(part, both[:, first : first + len(part)], torch.from_numpy(scale).float())
-            for part, first in ((training, 0), (validation, task.num_train))
-        ]
+    chunk_nbytes = 4 * spec.chunk_steps * spec.num_lats * spec.num_lons
+    maps = [_in_memory(part, weights) for part in (training, validation)]
     tiled = Tiled(
         training,
         np.arange(len(training)) // spec.chunk_steps,
@@ -120,14 +110,17 @@ def make_blocks(
     coarsen : int, optional
         Rows and columns of points whose mean becomes one point.
     """
-    with open_dataset(path) as opened:
-        task = find_task(opened, variables=variables, time_dim=time_dim, lead=lead)
+    options: dict[str, Any] = {"variables": variables, "time_dim": time_dim, "lead": lead}
+    task = make_task(path, **options)
+    with xr.open_dataset(path, chunks=None) as opened:
         dataset = opened[list(task.variables)]
         if coarsen > 1:
-            cells = dict.fromkeys(task.space_dims, coarsen)
+            cells = dict.fromkeys(task.grid, coarsen)
             dataset = dataset.coarsen(cells, boundary="trim").mean()
+            task = make_task(dataset, **options)
         anomalies = _anomalies(dataset, task)
-    shape = _block_shape(anomalies.shape, task.num_train)
+    num_train = task.training.sizes[time_dim]
+    shape = _block_shape(anomalies.shape, num_train)
     counts = tuple(size // own for size, own in zip(anomalies.shape[2:], shape, strict=True))
     anomalies = anomalies[:, :, : counts[0] * shape[0], : counts[1] * shape[1]]
     store = folder / "anomalies.zarr"
@@ -145,8 +138,8 @@ def make_blocks(
         cut = opened.window(windows, stride=strides)
         return cut.inputs("anomaly", time=0).targets("anomaly", time=lead)
 
-    parts = samples(slice(0, task.num_train)), samples(slice(task.num_train, None))
-    maps = [_in_memory(own, torch.zeros(2, len(own), dtype=torch.int64)) for own in parts]
+    parts = samples(slice(0, num_train)), samples(slice(num_train, None))
+    maps = [_in_memory(part) for part in parts]
     num_channels, num_blocks = anomalies.shape[1], counts[0] * counts[1]
     place = np.arange(len(parts[0]))
     tile_nbytes = 4 * int(np.prod(chunks))
@@ -172,22 +165,27 @@ class _BlockNets:
     shape: tuple[int, int]
 
     def __call__(self, seed: int) -> nn.Module:
-        """The demo's network, with a climatology of zero."""
+        """The demo's network."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return ForecastNet(
-                np.zeros((1, self.num_channels, *self.shape), np.float32),
-                np.ones(self.num_channels, np.float32),
-                np.ones((self.num_channels, *self.shape), np.bool_),
-                is_periodic=False,
-            )
+            return ForecastNet((self.num_channels, *self.shape), is_periodic=False)
 
 
 def _anomalies(dataset: xr.Dataset, task: ForecastTask) -> NDArray[np.float32]:
-    """Departures from the climatology of the training part, in units of their deviation."""
-    climate = measure_climate(dataset, task)
-    values = stack_channels(dataset, task) - climate.cycle[climate.phases]
-    return np.asarray(values / climate.spread[:, None, None], dtype=np.float32)
+    """Departures from the climatology of the training part, in units of their deviation.
+
+    Shape (step, channel, row, column).
+    """
+    is_monthly = "month" in task.mean.dims
+    steps = dataset.groupby(f"{task.time_dim}.month") if is_monthly else dataset
+    scaled = (steps - task.mean) / task.spread
+    stacked = [
+        field.transpose(task.time_dim, ..., *task.grid).values.reshape(
+            len(field[task.time_dim]), -1, *(field.sizes[dim] for dim in task.grid)
+        )
+        for field in scaled.values()
+    ]
+    return np.concatenate(stacked, axis=1, dtype=np.float32)
 
 
 def _block_shape(shape: tuple[int, ...], num_train: int) -> tuple[int, int]:
@@ -211,10 +209,10 @@ def _block_shape(shape: tuple[int, ...], num_train: int) -> tuple[int, int]:
     return rows // down, columns // across
 
 
-def _in_memory(samples: xloader.Samples, phases: Tensor, scale: Tensor | None = None) -> Maps:
+def _in_memory(samples: xloader.Samples, scale: Tensor | None = None) -> Maps:
     """All values of samples, by id, with NaN in inputs set to 0."""
     options: dict[str, Any] = {"batch_size": 64, "output": "torch", "on_nan": "ignore"}
     with samples.loader(shuffle=False, **options) as loader:
         pairs = [(batch[0].clone(), batch[1].clone()) for batch in loader]
     inputs, targets = (torch.cat(part).float() for part in zip(*pairs, strict=True))
-    return Maps(inputs.nan_to_num(), targets, phases, torch.ones(1) if scale is None else scale)
+    return Maps(inputs.nan_to_num(), targets, torch.ones(1) if scale is None else scale)

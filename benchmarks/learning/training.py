@@ -50,23 +50,19 @@ class Maps:
     inputs, targets : torch.Tensor
         float32, shape (sample, channel, row, column). Inputs are finite. Targets may be NaN, and
         are left out there.
-    phases : torch.Tensor
-        Phase of the climatology at each sample's input and at its target, int64 (2, sample).
     scale : torch.Tensor
         Factor of each squared error, float32, which can be multiplied with maps.
     """
 
     inputs: Tensor
     targets: Tensor
-    phases: Tensor
     scale: Tensor
 
     def loss(self, net: nn.Module, ids: Tensor) -> Tensor:
         """Mean squared error of a network for some samples."""
-        now, then = self.phases[:, ids]
         targets = self.targets[ids]
         valid = torch.isfinite(targets)
-        error = torch.where(valid, net(self.inputs[ids], now, then) - targets, 0.0)
+        error = torch.where(valid, net(self.inputs[ids]) - targets, 0.0)
         return (error.square() * self.scale).sum() / valid.sum()
 
 

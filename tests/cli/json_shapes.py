@@ -13,6 +13,12 @@ NUMBER = (int, float)
 MAYBE = (int, float, None)
 TEXT_MAYBE = (str, None)
 
+
+def each(kind: Any, names: str) -> dict[str, Any]:
+    """Keys whose values are of one type, as a part of an object."""
+    return dict.fromkeys(names.split(), kind)
+
+
 FINDING = {
     "subject": str,
     "level": str,
@@ -34,68 +40,36 @@ NANS = {
 }
 
 VARIABLE = {
-    "name": str,
-    "dims": [str],
+    **each(str, "name dtype stored_dtype units path"),
+    **each([str], "dims absent beyond empty"),
     "shape": [int],
-    "dtype": str,
-    "stored_dtype": str,
-    "units": str,
     "chunks": SIZES,
     "shards": (SIZES, None),
-    "num_chunks": int,
-    "chunk_nbytes": int,
-    "nbytes": int,
-    "stored_nbytes": (int, None),
-    "is_estimated": bool,
+    **each(int, "num_chunks chunk_nbytes nbytes"),
+    **each((int, None), "stored_nbytes num_objects num_absent num_beyond num_empty"),
+    **each(bool, "is_estimated is_direct"),
     "ratio": MAYBE,
-    "path": str,
-    "is_direct": bool,
-    "num_objects": (int, None),
-    "num_absent": (int, None),
-    "num_beyond": (int, None),
-    "num_empty": (int, None),
-    "absent": [str],
-    "beyond": [str],
-    "empty": [str],
     "nans": (NANS, None),
 }
 
 LABELS = {
-    "name": str,
+    **each(str, "name dtype units first last step gaps problem"),
     "dims": [str],
     "shape": [int],
-    "dtype": str,
-    "units": str,
-    "first": str,
-    "last": str,
-    "step": str,
-    "gaps": str,
-    "num_duplicates": int,
-    "num_backward": int,
-    "num_missing": int,
+    **each(int, "num_duplicates num_backward num_missing"),
     "is_time": bool,
-    "problem": str,
 }
 
 FIGURES = {
-    "num_samples": int,
-    "num_padding": int,
-    "num_steps": int,
-    "num_reads": int,
-    "read_nbytes": int,
-    "read_amplification": NUMBER,
-    "peak_nbytes": int,
-    "mixing": NUMBER,
-    "full_mixing": NUMBER,
-    "num_dropped_windows": int,
+    **each(
+        int,
+        "num_samples num_padding num_steps num_reads read_nbytes peak_nbytes "
+        "num_dropped_windows run streams spread lanes visits num_shared_reads",
+    ),
+    **each(NUMBER, "read_amplification mixing full_mixing"),
     "dropped_windows": {str: int},
     "is_exact": bool,
     "tile": {str: int},
-    "run": int,
-    "streams": int,
-    "spread": int,
-    "lanes": int,
-    "visits": int,
     "variables": {
         str: {
             "num_chunks": int,
@@ -105,69 +79,43 @@ FIGURES = {
         }
     },
     "paths": {str: str},
-    "gather": str,
-    "threads": str,
-    "transfer": str,
-    "num_shared_reads": int,
+    **each(str, "gather threads transfer"),
     "shared_chunks": list,
     "irregular_steps": {str: str},
     "notes": [str],
 }
 
-_OF_A_PREDICTION = (
-    *(
-        "paths",
-        "gather",
-        "threads",
-        "transfer",
-        "num_shared_reads",
-        "shared_chunks",
-        "irregular_steps",
-    ),
-    "notes",
+_OF_A_PREDICTION = each(
+    Any, "paths gather threads transfer num_shared_reads shared_chunks irregular_steps notes"
 )
 
 REPORT = {
     **{name: kind for name, kind in FIGURES.items() if name not in _OF_A_PREDICTION},
-    "num_requests": int,
-    "num_retries": int,
-    "num_missing": int,
-    "num_skipped_samples": int,
+    **each(
+        int,
+        "num_requests num_retries num_missing num_skipped_samples delivered_nbytes num_threads "
+        "num_cores num_ahead",
+    ),
     "skipped_chunks": list,
     "num_nan": {str: int},
-    "delivered_nbytes": int,
-    "seconds": NUMBER,
-    "wait_seconds": NUMBER,
-    "num_threads": int,
+    **each(
+        NUMBER,
+        "seconds wait_seconds lock_wait_seconds core_wait_seconds cpu_seconds ahead_seconds "
+        "least_seconds headroom requests_per_second delivered_nbytes_per_second "
+        "read_nbytes_per_second cores_busy",
+    ),
     "busy_seconds": {str: NUMBER},
-    "lock_wait_seconds": NUMBER,
-    "core_wait_seconds": NUMBER,
-    "cpu_seconds": NUMBER,
-    "num_cores": int,
-    "num_ahead": int,
-    "ahead_seconds": NUMBER,
-    "least_seconds": NUMBER,
-    "bottleneck": str,
-    "advice": str,
-    "pinning_refusal": str,
-    "headroom": NUMBER,
-    "requests_per_second": NUMBER,
-    "delivered_nbytes_per_second": NUMBER,
-    "read_nbytes_per_second": NUMBER,
-    "cores_busy": NUMBER,
+    **each(str, "bottleneck advice pinning_refusal"),
 }
 
 SPEED = {
     "name": str,
-    "num_batches": int,
-    "num_samples": int,
-    "nbytes": int,
-    "seconds": NUMBER,
-    "first_seconds": NUMBER,
-    "batches_per_second": NUMBER,
-    "samples_per_second": NUMBER,
-    "gb_per_second": NUMBER,
-    "xloader_is_times_as_fast": NUMBER,
+    **each(int, "num_batches num_samples nbytes"),
+    **each(
+        NUMBER,
+        "seconds first_seconds batches_per_second samples_per_second gb_per_second "
+        "xloader_is_times_as_fast",
+    ),
 }
 
 STATS_ARRAY = {"dims": [str], "attrs": dict, "data": object}
@@ -180,61 +128,33 @@ STATS = {
 }
 
 PLANNED = {
-    "num_reads": (int, None),
-    "read_nbytes": (int, None),
-    "read_amplification": MAYBE,
-    "mixing": MAYBE,
-    "full_mixing": MAYBE,
-    "mixing_share": MAYBE,
-    "peak_nbytes": (int, None),
-    "minimum_nbytes": (int, None),
+    **each((int, None), "num_reads read_nbytes peak_nbytes minimum_nbytes"),
+    **each(MAYBE, "read_amplification mixing full_mixing mixing_share"),
 }
 """The figures of a plan, where it may be impossible."""
 
 CHUNKS = {
-    "kind": str,
+    **each(str, "kind problem"),
     "chunks": {str: int},
     "shards": ({str: int}, None),
-    "chunk_nbytes": int,
-    "batch_chunks": int,
+    **each(int, "chunk_nbytes batch_chunks"),
     **PLANNED,
-    "problem": str,
     "gb_per_s": MAYBE,
-    "nbytes": (int, None),
-    "num_objects": (int, None),
+    **each((int, None), "nbytes num_objects"),
     "is_resident": bool,
 }
 
 WRITTEN = {
-    "name": str,
+    **each(str, "name dtype digest"),
     "dims": [str],
-    "shape": [int],
-    "chunks": [int],
-    "shards": ([int], None),
-    "dtype": str,
-    "nbytes": int,
-    "num_shards": int,
-    "num_unneeded": int,
-    "num_done": int,
-    "num_others": int,
-    "num_written": int,
-    "num_chunks": int,
-    "expected_reads": int,
-    "num_reads": int,
-    "intermediate_chunks": ([int], None),
-    "section_nbytes": int,
-    "stored_nbytes": int,
-    "error_bound": NUMBER,
-    "max_error": NUMBER,
-    "digest": str,
-}
-
-DEMO_SPEED = {
-    "num_batches": int,
-    "delivered_nbytes": int,
-    "seconds": NUMBER,
-    "is_whole_epoch": bool,
-    "gb_per_second": NUMBER,
+    **each([int], "shape chunks"),
+    **each(([int], None), "shards intermediate_chunks"),
+    **each(
+        int,
+        "nbytes num_shards num_unneeded num_done num_others num_written num_chunks "
+        "expected_reads num_reads section_nbytes stored_nbytes",
+    ),
+    **each(NUMBER, "error_bound max_error"),
 }
 
 SHAPES: dict[str, Any] = {
@@ -250,14 +170,11 @@ SHAPES: dict[str, Any] = {
         ],
         "training": {
             "num_steps": int,
-            "num_asked": int,
             "epoch_size": int,
             "seconds": NUMBER,
             "explanation": FIGURES,
             "report": REPORT,
         },
-        "speed": DEMO_SPEED,
-        "plain": DEMO_SPEED,
         "picture": str,
     },
     "advise": {

@@ -6,14 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from click.shell_completion import get_completion_class
 
 from xloader import cli
-
-CALL = "from xloader.cli import main; main(prog_name='xloader')"
 
 
 def complete(shell: str, line: str, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -34,29 +31,19 @@ def test_commands_options_and_paths_are_completed(monkeypatch):
     assert told[2] == "Write a store with chunks that suit it."
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_a_shell_takes_the_script(shell, tmp_path):
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+def test_bash_takes_the_script(tmp_path):
+    if shutil.which("bash") is None:
+        pytest.skip("bash is not installed")
     command = tmp_path / "xloader"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{CALL}" "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m xloader "$@"\n')
     command.chmod(0o755)
-    Path(tmp_path / "era5.zarr").mkdir()
-    begin = {"bash": "", "zsh": "autoload -Uz compinit && compinit -u -d $HOME/.dump; "}[shell]
-    script = f'{begin}eval "$(_XLOADER_COMPLETE={shell}_source xloader)"; '
-    if shell == "bash":
-        # The function that bash calls at a press of the tabulator.
-        script += (
-            "COMP_WORDS=(xloader expl); COMP_CWORD=1; _xloader_completion xloader; "
-            'echo "${COMPREPLY[@]}"'
-        )
-    else:
-        script += "echo ${_comps[xloader]}"
-    done = subprocess.run(
-        [shell, "-c", script],
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
+    # The function that bash calls at a press of the tabulator.
+    script = (
+        'eval "$(_XLOADER_COMPLETE=bash_source xloader)"; COMP_WORDS=(xloader expl); COMP_CWORD=1; '
+        '_xloader_completion xloader; echo "${COMPREPLY[@]}"'
     )
-    assert done.stdout.split() == (["explain"] if shell == "bash" else ["_xloader_completion"])
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["bash", "-c", script], env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "explain\n"

@@ -25,47 +25,37 @@ def run(body, *arguments):
     return click.testing.CliRunner().invoke(command, arguments)
 
 
-def test_an_error_is_one_line_and_code_2():
-    def fail():
-        raise OptionError("the part is wrong", given="9/8", remedy="count from 0")
-
-    result = run(fail)
-    assert result.exit_code == 2
-    assert result.stderr == "Error: the part is wrong. Given: 9/8. To mend it: count from 0.\n"
-    assert result.stdout == ""
+def fail():
+    raise OptionError("the part is wrong", given="9/8", remedy="count from 0")
 
 
-def test_ctrl_c_says_how_to_go_on():
-    def interrupt():
-        raise KeyboardInterrupt
-
-    result = run(interrupt)
-    assert result.exit_code == 130
-    assert result.stderr == "Interrupted. Run it again.\n"
+def interrupt():
+    raise KeyboardInterrupt
 
 
-def test_an_incomplete_job_ends_with_1():
-    result = run(lambda: end_incomplete("2 samples are missing."))
-    assert (result.exit_code, result.stderr) == (1, "2 samples are missing.\n")
+def warn():
+    # The tests turn warnings into errors.
+    warnings.simplefilter("always")
+    warnings.warn("batches come from few places", PlanWarning, stacklevel=1)
+    click.echo("done")
 
 
-def test_a_warning_is_one_line_on_stderr():
-    def warn():
-        # The tests turn warnings into errors.
-        warnings.simplefilter("always")
-        warnings.warn("batches come from few places", PlanWarning, stacklevel=1)
-        click.echo("done")
-
-    result = run(warn)
-    assert result.exit_code == 0
-    assert (result.stdout, result.stderr) == ("done\n", "Warning: batches come from few places\n")
+@pytest.mark.parametrize(
+    ("body", "code", "stderr", "stdout"),
+    [
+        (fail, 2, "Error: the part is wrong. Given: 9/8. To mend it: count from 0.\n", ""),
+        (interrupt, 130, "Interrupted. Run it again.\n", ""),
+        (lambda: end_incomplete("2 samples are missing."), 1, "2 samples are missing.\n", ""),
+        (warn, 0, "Warning: batches come from few places\n", "done\n"),
+    ],
+)
+def test_a_command_ends_with_a_code_and_one_line(body, code, stderr, stdout):
+    result = run(body)
+    assert (result.exit_code, result.stderr, result.stdout) == (code, stderr, stdout)
 
 
 def test_an_error_of_ours_that_we_did_not_foresee_is_not_hidden():
-    def fail():
-        raise ZeroDivisionError
-
-    assert isinstance(run(fail).exception, ZeroDivisionError)
+    assert isinstance(run(lambda: 1 // 0).exception, ZeroDivisionError)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for another process")

@@ -40,19 +40,46 @@ def store(tmp_path, monkeypatch) -> None:
     write_era5(tmp_path / "era5.zarr")
 
 
-@pytest.mark.parametrize("name", LINES)
-def test_the_json_of_a_command_has_its_shape(name, store):
+def write_parts() -> None:
+    """Write the two halves of a mosaic, and all parts of statistics."""
+    assert run("stats era5.zarr --out stats.nc --part 0/1").exit_code == 0
+    samples = xloader.open("era5.zarr").window(time=1).select([0, 1]).targets("t2m")
+    # The rank that ends first leaves the merge to others.
+    for rank in range(2):
+        out = samples.mosaic("forecast.zarr", world=xloader.World(rank, 2))
+        out.write([rank], samples[[rank]].targets)
+        out.flush()
+
+
+def test_the_json_of_a_command_has_its_shape(store):
+    write_parts()
+    for name, line in LINES.items():
+        result = run(f"{line} --json")
+        assert result.exit_code == 0, f"{name}: {result.output} {result.exception!r}"
+        check(json.loads(result.stdout), SHAPES[name])
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_the_help_has_exit_codes_and_examples_that_work(name, store):
+    result = run(f"{name} --help")
+    assert result.exit_code == 0
+    lines = [line.strip() for line in cli.main.commands[name].help.splitlines()]
+    examples = [line for line in lines if line.startswith(f"xloader {name}")]
+    assert len(examples) >= 2
+    # Each has a line of its own.
+    assert {f"    {example}" for example in examples} <= {*result.stdout.splitlines()}
+    assert "Exit codes: 0 " in result.stdout
+    words = " ".join(result.stdout.split()).partition("Exit codes")[2]
+    assert ", 2 an error" in words
+    assert ", 130 interrupted" in words
+    page = (ROOT / "docs" / "reference" / "command_line.md").read_text("utf-8")
+    assert f"xloader {name}" in page
     if name == "merge":
-        assert run("stats era5.zarr --out stats.nc --part 0/1").exit_code == 0
-    if name == "merge of a mosaic":
-        samples = xloader.open("era5.zarr").window(time=1).select([0, 1]).targets("t2m")
-        for rank in range(2):
-            out = samples.mosaic("forecast.zarr", world=xloader.World(rank, 2))
-            out.write([rank], samples[[rank]].targets)
-            out.flush()
-    result = run(f"{LINES[name]} --json")
-    assert result.exit_code == 0, f"{result.output} {result.exception!r}"
-    check(json.loads(result.stdout), SHAPES[name])
+        write_parts()
+    # Those of demo and bench train and time.
+    for example in examples if name not in ("bench", "demo", "doctor") else ():
+        result = run(example.removeprefix("xloader "))
+        assert result.exit_code == 0, f"{example}: {result.output}"
 
 
 def test_every_command_with_json_is_in_the_table():
@@ -66,22 +93,6 @@ def test_every_command_with_json_is_in_the_table():
     assert cli.main.commands.keys() == found
 
 
-@pytest.mark.parametrize("name", HERE)
-def test_the_help_has_examples_and_exit_codes(name):
-    result = run(f"{name} --help")
-    assert result.exit_code == 0
-    examples = [
-        line for line in result.stdout.splitlines() if line.startswith(f"    xloader {name}")
-    ]
-    assert len(examples) >= 2
-    assert "Exit codes: 0 " in result.stdout
-    words = " ".join(result.stdout.split()).partition("Exit codes")[2]
-    assert ", 2 an error" in words
-    assert ", 130 interrupted" in words
-    page = (ROOT / "docs" / "reference" / "command_line.md").read_text("utf-8")
-    assert f"xloader {name}" in page
-
-
 def test_the_help_lists_every_command_once_under_headings():
     lines = run("--help").stdout.splitlines()
     listed = [line.split()[0] for line in lines if line.split()[:1] and line.split()[0] in HERE]
@@ -93,41 +104,20 @@ def test_the_help_lists_every_command_once_under_headings():
     assert all(len(line) <= 80 for line in lines)
 
 
-@pytest.mark.parametrize("name", ["inspect", "explain"])
-def test_examples_of_the_help_work(name, store):
-    lines = cli.main.commands[name].help.splitlines()
-    examples = [line.strip() for line in lines if line.strip().startswith(f"xloader {name} ")]
-    assert len(examples) >= 2
-    for example in examples:
-        result = run(example.removeprefix("xloader "))
-        assert result.exit_code == 0, f"{example}: {result.output}"
-
-
 @pytest.mark.parametrize(
-    ("value", "shape"),
-    [
-        ({"a": 1}, {"a": str}),
-        ({"a": 1}, {}),
-        ({}, {"a": int}),
-        ({"a": True}, {"a": int}),
-        ([1, "2"], [int]),
-        (None, (int, str)),
-        ({"a": {"b": 1.5}}, {str: {"b": int}}),
-    ],
+    ("value", "shape"), [({"a": 1}, {}), ({"a": True}, {"a": int}), ([1, "2"], [int])]
 )
 def test_a_wrong_shape_is_found(value, shape):
     with pytest.raises(AssertionError):
         check(value, shape)
 
 
-def test_the_help_imports_no_heavy_library():
+def test_the_helps_import_no_heavy_library():
     code = (
         "import sys\n"
         "from xloader.cli import main\n"
-        "try:\n"
-        "    main(['--help'])\n"
-        "except SystemExit:\n"
-        "    pass\n"
+        "for line in (['--help'], ['demo', '--help']):\n"
+        "    main(line, standalone_mode=False)\n"
         "heavy = {'torch', 'dask', 'matplotlib', 'xbatcher', 'tqdm'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )

@@ -11,13 +11,6 @@ import pytest
 FULL = Path("/dev/full")
 
 
-def test_the_module_is_the_command():
-    done = subprocess.run(
-        [sys.executable, "-m", "xloader", "--help"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith("Usage: xloader [OPTIONS] COMMAND")
-
-
 @pytest.mark.skipif(not FULL.exists(), reason="there is no device that is always full")
 def test_a_full_disk_at_the_output_is_one_line():
     with FULL.open("w") as full:

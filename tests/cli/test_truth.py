@@ -16,6 +16,7 @@ import pytest
 import xarray as xr
 
 from tests.cli.json_shapes import SHAPES, check
+from tests.cli.test_inspect import dataset
 from xloader import cli
 
 NAMES = ("whole", "absent", "short", "codec", "nojson", "sizes", "empty")
@@ -33,10 +34,8 @@ def told(command: str, *arguments) -> dict:
 
 
 def write(path: Path, names: tuple[str, ...]) -> Path:
-    values = np.arange(40 * 4 * 6, dtype="f4").reshape(40, 4, 6)
-    dims = ("time", "lat", "lon")
-    coords = {"time": TIME, "lat": [60.0, 50.0, 40.0, 30.0], "lon": np.arange(6) * 60.0}
-    ds = xr.Dataset(dict.fromkeys(names, (dims, values)), coords)
+    ds = xr.Dataset({name: dataset()["a"].variable for name in names}, dataset().coords)
+    ds = ds.assign_coords(time=TIME)
     encoding = {name: {"chunks": (10, 4, 3)} for name in names}
     ds.to_zarr(path, zarr_format=3, consolidated=False, encoding=encoding)
     return path
@@ -102,9 +101,8 @@ def test_explain_of_metadata_that_cannot_be_opened_names_the_next_step(broken):
 
 
 def test_no_traceback_is_shown_when_the_process_ends(broken):
-    code = "from xloader.cli import main; main(prog_name='xloader')"
     done = subprocess.run(
-        [sys.executable, "-c", code, "explain", str(broken), "--window", "time=3"],
+        [sys.executable, "-m", "xloader", "explain", str(broken), "--window", "time=3"],
         capture_output=True,
         text=True,
         check=False,

@@ -15,7 +15,6 @@ from xloader.core.messages import require_libraries
 
 _DEMO_LIBRARIES = ("torch", "tqdm", "matplotlib")
 _COUNT = click.IntRange(min=1)
-_SECONDS = click.FloatRange(min=0, min_open=True)
 
 
 @click.command(short_help="Train a small forecast model, in a few minutes.")
@@ -39,8 +38,6 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 )
 @option("--batch-size", "N", "Samples. Default: 16.", type=_COUNT)
 @option("--steps", "N", "Train on this many batches. Default: 180.", type=_COUNT)
-@option("--seconds", "S", "Stop training after this time. Default: 300.", type=_SECONDS)
-@option("--plain-seconds", "S", "Time a plain torch dataset. Default: 10.", type=_SECONDS)
 @option("--seed", "N", "Default: 0.", type=click.IntRange(min=0))
 @option(
     "--picture",
@@ -58,27 +55,27 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 def demo(*, is_json: bool, **fields: Any) -> None:
     """Train a small forecast model from a chunked store, in a few minutes.
 
-    Prints the plan, the errors of the forecast, of persistence and of climatology, what was read
-    and how fast, and the speed of a plain torch dataset. Writes a picture of one forecast.
+    Prints the plan, what was read and how fast, and the errors of the forecast, of persistence and
+    of climatology. Writes a picture of one forecast.
 
     \b
     Examples:
       xloader demo
-      xloader demo --steps 40 --plain-seconds 5
+      xloader demo --steps 40 --memory 64MiB
       xloader demo --store sst.mnmean.nc --lead 1 --json
 
     Exit codes: 0 done, 2 an error, 130 interrupted.
     """
     require_libraries(_DEMO_LIBRARIES)
     # These modules import torch, which is slow and which --help does not need.
-    from xloader.demo.run import DemoOptions, run_demo
+    from xloader.demo.run import run_demo
 
-    # Each option of the command has the name of a field.
-    options = DemoOptions(**{name: value for name, value in fields.items() if value is not None})
+    # Each option of the command is a parameter of the function.
+    given = {name: value for name, value in fields.items() if value is not None}
     if not is_json:
-        run_demo(options)
+        run_demo(**given)
         return
     # The text of the run goes where progress goes, and standard output holds JSON alone.
     with redirect_stdout(sys.stderr):
-        result = run_demo(options)
+        result = run_demo(**given)
     print_json(result)

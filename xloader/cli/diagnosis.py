@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import platform
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -83,18 +84,17 @@ def find_shared_memory(folder: Path = Path("/dev/shm")) -> Finding | None:
     if sys.platform != "linux":
         return None
     try:
-        sizes = os.statvfs(folder)
+        sizes = shutil.disk_usage(folder)
     except OSError:
         text = f"there is no {folder}, so workers of a DataLoader cannot pass batches"
         remedy = f"{_MORE_SHM}; or use samples.loader(processes=...), which does not need it"
         return Finding("shared memory", "problem", text, remedy)
-    total, free = (blocks * sizes.f_frsize for blocks in (sizes.f_blocks, sizes.f_bavail))
-    text = f"{folder} has {show_nbytes(total)}, of which {show_nbytes(free)} are free"
-    if free >= _LEAST_SHM_NBYTES:
-        return Finding("shared memory", "ok", text, value=total)
+    text = f"{folder} has {show_nbytes(sizes.total)}, of which {show_nbytes(sizes.free)} are free"
+    if sizes.free >= _LEAST_SHM_NBYTES:
+        return Finding("shared memory", "ok", text, value=sizes.total)
     text = f"{text}; workers of other datasets pass all batches there"
     remedy = f"{_MORE_SHM} for those: datasets of xloader do with less"
-    return Finding("shared memory", "note", text, remedy, total)
+    return Finding("shared memory", "note", text, remedy, sizes.total)
 
 
 def find_torch(name: str = "torch") -> list[Finding]:
@@ -116,10 +116,8 @@ def find_devices(torch: Any) -> Finding:
     """The GPUs that PyTorch can compute on."""
     built = torch.version.cuda or getattr(torch.version, "hip", None)
     if torch.cuda.is_available():
-        names = []
-        for number in range(torch.cuda.device_count()):
-            properties = torch.cuda.get_device_properties(number)
-            names.append(f"{properties.name} ({show_nbytes(properties.total_memory)})")
+        devices = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+        names = [f"{device.name} ({show_nbytes(device.total_memory)})" for device in devices]
         return Finding("GPU", "ok", f"CUDA {built}: {', '.join(names)}", value=len(names))
     mps = getattr(torch.backends, "mps", None)
     if mps is not None and mps.is_available():
@@ -162,50 +160,16 @@ NEWEST_TESTED: Final[Mapping[str, str]] = {
 _EXTRA: Final = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 
 
-@dataclass(frozen=True)
-class TestedLibrary:
-    """A library that xloader uses, and the releases of it that were tested.
-
-    `newest`: the newest tested release; None if no release was tested in particular.
-    """
-
-    # It is no test, though its name begins like one.
-    __test__ = False
-
-    name: str
-    oldest: str
-    newest: str | None
-    extra: str
-    installed: str | None
-
-
-def find_libraries(package: str = "xloader") -> list[TestedLibrary] | None:
-    """Find the libraries that the installed package requires, those of its extras included.
-
-    None if the package is not installed, so that its requirements are not known.
-    """
-    try:
-        lines = requires(package) or []
-    except PackageNotFoundError:
-        return None
-    return [
-        TestedLibrary(name, oldest, NEWEST_TESTED.get(name), extra, installed_release(name))
-        for name, (oldest, extra) in requirements_in(lines).items()
-    ]
-
-
-def requirements_in(lines: list[str]) -> dict[str, tuple[str, str]]:
+def requirements_in(lines: Iterable[str]) -> dict[str, tuple[str, str]]:
     """The lower bound and the extra of each requirement that has a bound."""
     bounds: dict[str, tuple[str, str]] = {}
     for requirement in map(Requirement, lines):
-        name = requirement.name.lower()
         extra = _EXTRA.search(str(requirement.marker))
-        # The extra "all" repeats what the others bring, and says less about what it is for.
-        if name in bounds and bounds[name][1] != "all":
-            continue
         for limit in requirement.specifier:
-            if limit.operator == ">=":
-                bounds[name] = limit.version, extra[1] if extra else ""
+            # The extra "all" repeats what the others bring, and says less about what it is for.
+            is_new = bounds.get(requirement.name.lower(), ("", "all"))[1] == "all"
+            if limit.operator == ">=" and is_new:
+                bounds[requirement.name.lower()] = limit.version, extra[1] if extra else ""
     return bounds
 
 
@@ -232,22 +196,28 @@ def find_xloader(release: str | None) -> Finding:
     return Finding("xloader", "note", text, "run pip install . in a clone of xloader")
 
 
-def find_releases(libraries: Sequence[TestedLibrary] | None = None) -> list[Finding]:
+def find_releases(package: str = "xloader") -> list[Finding]:
     """The releases of the libraries that xloader needs or can use, beside those tested."""
-    if libraries is None:
-        libraries = find_libraries() or ()
-    absent = [library for library in libraries if library.installed is None and library.extra]
-    findings = [_of_release(library) for library in libraries if library not in absent]
+    try:
+        bounds = requirements_in(requires(package) or ())
+    except PackageNotFoundError:
+        return []
+    findings, absent = [], {}
+    for name, (oldest, extra) in bounds.items():
+        installed = installed_release(name)
+        if installed is None and extra:
+            absent[name] = extra
+        else:
+            findings.append(find_release(name, oldest, NEWEST_TESTED.get(name), installed))
     if absent:
-        names = ", ".join(f"{library.name} ({library.extra})" for library in absent)
-        remedy = extra_remedy(",".join(dict.fromkeys(library.extra for library in absent)))
+        names = ", ".join(f"{name} ({extra})" for name, extra in absent.items())
+        remedy = extra_remedy(",".join(dict.fromkeys(absent.values())))
         findings.append(Finding("not installed", "ok", names, f"if you need one, {remedy}"))
     return findings
 
 
-def _of_release(library: TestedLibrary) -> Finding:
-    name, installed = library.name, library.installed
-    oldest, newest = library.oldest, library.newest
+def find_release(name: str, oldest: str, newest: str | None, installed: str | None) -> Finding:
+    """The installed release of a library, beside the oldest and the newest that were tested."""
     tested = f"{oldest} to {newest}" if newest else f"{oldest} or newer"
     if installed is None or Version(installed) < Version(oldest):
         text = "not installed" if installed is None else f"{installed} is too old"

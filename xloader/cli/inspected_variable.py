@@ -119,13 +119,6 @@ def count_nans(recipe: Recipe, name: str, most_chunks: int | None = None) -> Nan
     )
 
 
-COLUMNS: Final = (
-    *("variable", "dims", "shape", "dtype", "chunks", "shards", "chunk"),
-    *("decoded", "stored", "ratio"),
-)
-"""Headings of `InspectedVariable.cells`."""
-
-
 @dataclass(frozen=True)
 class InspectedVariable:
     """One variable of a store.
@@ -204,23 +197,23 @@ class InspectedVariable:
         nans = self.nans and values_by_name(self.nans, "share")
         return values_by_name(self, "ratio") | {"nans": nans}
 
-    def cells(self) -> list[str]:
-        """The texts of a row, under the headings `COLUMNS`."""
+    def row(self) -> dict[str, str]:
+        """The texts of a row of a table, by their headings."""
         about = "about " * self.is_estimated
         stored = "-" if self.stored_nbytes is None else about + show_nbytes(self.stored_nbytes)
         packed = f" as {self.stored_dtype}" * (self.stored_dtype != self.dtype)
-        return [
-            self.name,
-            " ".join(self.dims),
-            " x ".join(f"{size:,}" for size in self.shape),
-            self.dtype + packed,
-            show_sizes(self.chunks),
-            "-" if self.shards is None else show_sizes(self.shards),
-            show_nbytes(self.chunk_nbytes),
-            show_nbytes(self.nbytes),
-            stored,
-            "-" if self.ratio is None else f"{self.ratio:.1f}",
-        ]
+        return {
+            "variable": self.name,
+            "dims": " ".join(self.dims),
+            "shape": " x ".join(f"{size:,}" for size in self.shape),
+            "dtype": self.dtype + packed,
+            "chunks": show_sizes(self.chunks),
+            "shards": "-" if self.shards is None else show_sizes(self.shards),
+            "chunk": show_nbytes(self.chunk_nbytes),
+            "decoded": show_nbytes(self.nbytes),
+            "stored": stored,
+            "ratio": "-" if self.ratio is None else f"{self.ratio:.1f}",
+        }
 
 
 def inspect_variable(

@@ -26,6 +26,7 @@ from xloader.cli.sample_description import (
 )
 from xloader.core.messages import show_count
 from xloader.errors import OptionError, SourceNotFoundError
+from xloader.recipe.label_steps import show_label
 from xloader.samples.dataset_stats import merge as merge_target
 from xloader.show.cards import align_columns
 
@@ -71,26 +72,22 @@ def make_stats_table(stats: xr.Dataset) -> str:
 
 
 def _label(values: xr.DataArray, dim: Hashable, position: int) -> str:
-    if dim not in values.coords:
-        return str(position)
-    label: Any = values.coords[dim].values[position]
-    if isinstance(label, np.timedelta64):
-        return _show_duration(label)
-    return f"{label:g}" if isinstance(label, np.floating) else str(label)
-
-
-def _show_duration(duration: np.timedelta64) -> str:
-    """The duration in the largest unit of which it is a whole number."""
-    for unit in ("D", "h", "m", "s"):
-        if duration % np.timedelta64(1, unit) == np.timedelta64(0):
-            return f"{duration // np.timedelta64(1, unit)}{unit}"
-    return str(duration)
+    is_labelled = dim in values.coords
+    return show_label(values.coords[dim].values[position]) if is_labelled else str(position)
 
 
 def _number(name: str, value: float) -> str:
     if name == "count" and np.isfinite(value):
         return f"{int(value):,}"
     return f"{value:.6g}"
+
+
+def _read_numbers(text: str | None) -> tuple[Any, ...]:
+    return tuple(map(option_texts.read_number, option_texts.split_names(text)))
+
+
+def _read_sizes(option: str, texts: tuple[str, ...]) -> Any:
+    return option_texts.read_pairs(option, texts) or None
 
 
 def _takes_job_options(part: str, overwrite: str) -> Decorator:
@@ -120,13 +117,13 @@ def _takes_job_options(part: str, overwrite: str) -> Decorator:
     "--quantiles",
     "Q,Q",
     "Quantiles from 0 to 1: 0.01,0.99.",
-    partial(option_texts.read_numbers, "--quantiles"),
+    _read_numbers,
 )
 @option(
     "--leads",
     "LEAD,LEAD",
     "Of differences along time instead of values: 6h,24h. 0 is the values.",
-    lambda text: tuple(map(option_texts.read_size, option_texts.split_names(text))),
+    _read_numbers,
 )
 @option("--weights", "WEIGHTS", "area weights cells by the cosine of latitude.")
 @_takes_job_options(
@@ -239,14 +236,14 @@ def _open_stats(text: str | None) -> xr.Dataset | None:
     "--chunks",
     "DIM=...",
     "Chunks: time=24,lat=90. Default: those that xloader advise proposes first.",
-    partial(option_texts.read_counts, "--chunks"),
+    partial(_read_sizes, "--chunks"),
     multiple=True,
 )
 @option(
     "--shards",
     "DIM=...",
     "Shards of many chunks each.",
-    partial(option_texts.read_counts, "--shards"),
+    partial(_read_sizes, "--shards"),
     multiple=True,
 )
 @option("--dtype", "DTYPE", "Cast to this dtype, such as float32.")
@@ -275,7 +272,7 @@ def _open_stats(text: str | None) -> xr.Dataset | None:
 @_takes_job_options("Write only one of N parts, from 0/N.", "Replace what lies at TARGET.")
 @click.option("--verify", is_flag=True, help="Read all objects back at the end.")
 @click.option("--dry-run", is_flag=True, help="Say what would be read and written, and stop.")
-@takes_loader_options("--loader-memory")
+@takes_loader_options("loader_memory")
 @takes_json
 def materialize(
     description: SampleDescription,

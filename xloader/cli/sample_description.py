@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import click
 from click.shell_completion import CompletionItem
 
-from xloader.cli import option_texts
-from xloader.cli.option_texts import Texts
-from xloader.core.options import PlanRules
+from xloader.cli.option_texts import (
+    Texts,
+    read_number,
+    read_pairs,
+    read_storage,
+    read_values,
+    split_names,
+    split_pairs,
+    unreadable,
+)
+from xloader.core.options import LoaderOptions, PlanRules
 from xloader.core.ranks import World
 from xloader.errors import ArrayNotGroupError, OptionError, UnsupportedDataError
 from xloader.samples.samples import Samples
@@ -79,12 +87,12 @@ class SampleDescription:
     @property
     def variable_names(self) -> Texts:
         """The names of the variables; empty for all."""
-        return option_texts.split_names(self.variables)
+        return split_names(self.variables)
 
     @property
     def storage_options(self) -> Mapping[str, Any] | None:
         """The options of the file system of a URL; None without any."""
-        return option_texts.read_storage("--storage-option", self.storage_option)
+        return read_storage("--storage-option", self.storage_option)
 
     @property
     def has_windows(self) -> bool:
@@ -106,11 +114,18 @@ class SampleDescription:
             raise
         samples = self._selected(samples)
         if self.has_windows:
-            samples = samples.window(**self._window_arguments())
-        for name, text in self._field_texts():
-            option = f"--{name}" if name in ("inputs", "targets") else "--field"
-            variables, offsets = option_texts.read_fields(option, text)
-            samples = samples.field(name, *variables, **offsets)
+            names = ("stride", "dilation", "gaps", "pad")
+            texts = {name: getattr(self, name) for name in names if getattr(self, name)}
+            options = {name: read_pairs(f"--{name}", given) for name, given in texts.items()}
+            if self.wrap:
+                options["wrap"] = split_names(self.wrap)
+            samples = samples.window(read_pairs("--window", self.window) or None, **options)
+        for option, name, text in self._field_texts():
+            variables, at, offsets = text.partition("@")
+            if not split_names(variables) or "=" in variables or (at and not offsets.strip()):
+                raise unreadable(option, text)
+            offsets_by_dim = read_pairs(option, [offsets] if at else [])
+            samples = samples.field(name, *split_names(variables), **offsets_by_dim)
         if self.at_least is not None and not self.dropna:
             raise OptionError("the option --at-least belongs to --dropna", remedy="add --dropna")
         share = 1.0 if self.at_least is None else self.at_least
@@ -128,52 +143,31 @@ class SampleDescription:
         return samples
 
     def _selected(self, samples: Samples) -> Samples:
-        labels = option_texts.split_pairs("--sel", self.sel)
+        labels = split_pairs("--sel", self.sel)
         if labels:
             indexes = samples.coords.to_dataset().indexes
             # Labels that are dates or text stay text. Without labels, positions are selected.
             texts = {
                 dim for dim in labels if dim in indexes and indexes[dim].dtype.kind not in "iuf"
             }
-            samples = samples.sel(
-                {
-                    dim: option_texts.read_selection(
-                        values, str if dim in texts else option_texts.read_number
-                    )
-                    for dim, values in labels.items()
-                }
-            )
-        positions = option_texts.read_selections("--isel", self.isel)
+            selection = {
+                dim: read_values(values, str if dim in texts else read_number)
+                for dim, values in labels.items()
+            }
+            samples = samples.sel(selection)
+        positions = read_pairs("--isel", self.isel)
         return samples.isel(positions) if positions else samples
 
-    def _window_arguments(self) -> dict[str, Any]:
-        read_size = option_texts.read_size
-        sizes = option_texts.plain_or_pairs("--window", self.window, read_size)
-        arguments: dict[str, Any] = {"sizes": sizes or None}
-        for name, read in (("stride", read_size), ("dilation", read_size), ("gaps", str)):
-            if texts := getattr(self, name):
-                arguments[name] = option_texts.plain_or_pairs(f"--{name}", texts, read)
-        if self.wrap:
-            arguments["wrap"] = option_texts.split_names(self.wrap)
-        if self.pad:
-            arguments["pad"] = option_texts.read_selections(
-                "--pad", self.pad, option_texts.read_pad
-            )
-        return arguments
-
-    def _field_texts(self) -> list[tuple[str, str]]:
-        named = [("inputs", self.inputs), ("targets", self.targets)]
-        texts = [(name, text) for name, text in named if text is not None]
+    def _field_texts(self) -> Iterator[tuple[str, str, str]]:
+        """The option, the name and the variables and offsets of each field."""
+        for name, text in (("inputs", self.inputs), ("targets", self.targets)):
+            if text is not None:
+                yield f"--{name}", name, text
         for text in self.field:
             name, sign, rest = text.partition("=")
             if not sign or "@" in name:
-                raise OptionError(
-                    "the option --field has no name",
-                    given=text,
-                    remedy="write for example --field past=t2m@time=0:2",
-                )
-            texts.append((name.strip(), rest))
-        return texts
+                raise unreadable("--field", text, problem="has no name")
+            yield "--field", name.strip(), rest
 
 
 class SampleOption(click.Option):
@@ -262,47 +256,48 @@ def takes_store(command: Command) -> Command:
     return decorated(command, (_STORE, *_SAMPLE_OPTIONS[:3]))
 
 
-def _loader_option(flag: str, text: str, metavar: str | None = "N", **settings: Any) -> Decorator:
-    return click.option(flag, cls=LoaderOption, help=text, metavar=metavar, **settings)
+_DEFAULTS: Final = {
+    **{each.name: each.default for kind in (LoaderOptions, PlanRules) for each in fields(kind)},
+    "world_size": 1,
+}
+
+
+def _loader_option(name: str, text: str, opposite: str = "") -> Decorator:
+    """An option of the type of a loader's, with its default in the text. `opposite`: of a flag."""
+    default = _DEFAULTS[name.removeprefix("loader_")]
+    kind = int if default is None else type(default)
+    flag = f"--{name.replace('_', '-')}"
+    settings: dict[str, Any] = {
+        "type": kind,
+        "metavar": {int: "N", float: "X", str: "SIZE"}.get(kind),
+    }
+    if opposite:
+        settings, flag = {"default": None}, f"{flag}/--{opposite}"
+    return click.option(flag, cls=LoaderOption, help=text.format(default), **settings)
 
 
 _PLAN_OPTIONS: Final = (
-    _loader_option("--batch-size", "Samples of a batch on each rank. Default: 32.", type=int),
-    _loader_option("--world-size", "Number of ranks. Default: 1.", type=int),
-    _loader_option("--lanes", "Independent parts of the order.", type=int),
-    _loader_option("--prefetch", "Batches made ahead. Default: 2.", type=int),
-    _loader_option(
-        "--max-amplification",
-        "How often a chunk may be read on average. Default: 1.05.",
-        "X",
-        type=float,
-    ),
+    _loader_option("batch_size", "Samples of a batch on each rank. Default: {}."),
+    _loader_option("world_size", "Number of ranks. Default: {}."),
+    _loader_option("lanes", "Independent parts of the order."),
+    _loader_option("prefetch", "Batches made ahead. Default: {}."),
+    _loader_option("max_amplification", "How often a chunk may be read on average. Default: {}."),
 )
 _ORDER_OPTIONS: Final = (
     _loader_option(
-        "--shuffle/--no-shuffle",
-        "Whether samples come in random order. Default: they do.",
-        None,
-        default=None,
+        "shuffle", "Whether samples come in random order. Default: they do.", "no-shuffle"
     ),
-    _loader_option("--seed", "Seed of the order. Default: 0.", type=int),
-    _loader_option(
-        "--drop-last/--keep-last",
-        "Whether a last batch that is not full is left out.",
-        None,
-        default=None,
-    ),
-    _loader_option(
-        "--spread", "Tiles in memory beside the newest one. Default: as many as fit.", type=int
-    ),
-    _loader_option("--processes", "Worker processes. Default: 0.", type=int),
-    _loader_option("--threads", "Default: the number of cores.", type=int),
+    _loader_option("seed", "Seed of the order. Default: {}."),
+    _loader_option("drop_last", "Whether a last batch that is not full is left out.", "keep-last"),
+    _loader_option("spread", "Tiles in memory beside the newest one. Default: as many as fit."),
+    _loader_option("processes", "Worker processes. Default: {}."),
+    _loader_option("threads", "Default: the number of cores."),
 )
 """Options for commands that plan or run one loader just as a training would."""
 
 
-def takes_loader_options(memory_flag: str = "--memory", *, has_order: bool = False) -> Decorator:
-    """Decorate a command with options of a loader."""
-    memory = _loader_option(memory_flag, "The loader's memory. Default: 2GiB.", "SIZE")
+def takes_loader_options(memory: str = "memory", *, has_order: bool = False) -> Decorator:
+    """Decorate a command with options of a loader. `memory`: the name of that for its memory."""
+    last = _loader_option(memory, "The loader's memory. Default: {}.")
     order = _ORDER_OPTIONS if has_order else ()
-    return lambda command: decorated(command, (*_PLAN_OPTIONS, *order, memory))
+    return lambda command: decorated(command, (*_PLAN_OPTIONS, *order, last))

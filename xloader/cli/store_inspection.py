@@ -6,7 +6,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -16,7 +16,6 @@ import xarray as xr
 
 from xloader.cli.findings import Finding, problems_among, show_findings
 from xloader.cli.inspected_variable import (
-    COLUMNS,
     InspectedVariable,
     count_nans,
     inspect_variable,
@@ -184,11 +183,8 @@ class StoreInspection:
     @property
     def grids(self) -> list[dict[str, Any]]:
         """The different chunk grids: sizes by dimension, and the variables that have them."""
-        names_by_grid: dict[tuple[Any, ...], list[str]] = {}
-        for variable in self.variables:
-            grid = tuple(zip(variable.dims, variable.chunks, strict=True))
-            names_by_grid.setdefault(grid, []).append(variable.name)
-        return [{"chunks": dict(grid), "variables": names} for grid, names in names_by_grid.items()]
+        by_grid = self._names_by(lambda held: tuple(zip(held.dims, held.chunks, strict=True)))
+        return [{"chunks": dict(grid), "variables": names} for grid, names in by_grid.items()]
 
     @property
     def differing_dims(self) -> list[str]:
@@ -212,14 +208,12 @@ class StoreInspection:
     def __str__(self) -> str:
         parts: list[CardPart] = [Words([self._title()])]
         if self.variables:
-            rows = [variable.cells() for variable in self.variables]
+            rows = [variable.row() for variable in self.variables]
             # Columns that say nothing are left out.
-            kept = [n for n in range(len(COLUMNS)) if {row[n] for row in rows} != {"-"}]
-            rows = [[row[n] for n in kept] for row in rows]
-            parts.append(CardTable([COLUMNS[n] for n in kept], rows, num_left=4))
-            by_path: dict[str, list[str]] = {}
-            for variable in self.variables:
-                by_path.setdefault(variable.path, []).append(variable.name)
+            kept = [name for name in rows[0] if {row[name] for row in rows} != {"-"}]
+            cells = [[row[name] for name in kept] for row in rows]
+            parts.append(CardTable(kept, cells, num_left=4))
+            by_path = self._names_by(lambda variable: variable.path)
             paths = [[", ".join(names), path] for path, names in by_path.items()]
             parts.append(_pairs("Reading", paths))
             parts.append(_pairs("Chunk grids", self._grid_rows()))
@@ -227,8 +221,8 @@ class StoreInspection:
         counted = [variable for variable in self.variables if variable.nans is not None]
         if counted:
             read = show_nbytes(sum(map(_nan_nbytes, counted)))
-            rows = [[variable.name, _nans_in_words(variable)] for variable in counted]
-            parts.append(_pairs(f"NaN, for which {read} were read and decoded", rows))
+            shares = [[variable.name, _nans_in_words(variable)] for variable in counted]
+            parts.append(_pairs(f"NaN, for which {read} were read and decoded", shares))
         elif self.variables:
             chunks = show_count(sum(variable.num_chunks for variable in self.variables), "chunk")
             nbytes = show_nbytes(sum(variable.nbytes for variable in self.variables))
@@ -239,6 +233,12 @@ class StoreInspection:
         else:
             parts.append(Words(["", "Nothing is broken."]))
         return text_of(parts)
+
+    def _names_by(self, key: Callable[[InspectedVariable], Hashable]) -> dict[Any, list[str]]:
+        names: dict[Any, list[str]] = {}
+        for variable in self.variables:
+            names.setdefault(key(variable), []).append(variable.name)
+        return names
 
     def _title(self) -> str:
         count = len(self.variables)

@@ -5,10 +5,8 @@ It is small, so that the demo can train it in a few minutes.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import torch.nn.functional as functional
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 _DILATIONS = (1, 2, 4, 1)
@@ -43,38 +41,24 @@ def pad_columns(maps: Tensor, left: int, right: int, *, is_periodic: bool) -> Te
 
 
 class ForecastNet(nn.Module):
-    """Network that forecasts how the anomalies of all channels change.
+    """Network that forecasts how normalised maps change.
 
     ::
 
-        maps -> anomalies -> 2x2 points to channels -> stem -> blocks -> head -> points -> change
-                                        + learned features of each row and point
+        maps -> 2x2 points to channels -> stem -> blocks -> head -> points -> change
+                 + learned features of each row and point
 
     Waves move at different speeds at different latitudes. A convolution cannot tell the latitude
     from the map, so the network learns features of each row. The last layer starts at zero, so
-    training starts at persistence: of the maps where the climatology has one phase, and of their
-    anomalies where it has several.
+    training starts at persistence. `shape` is that of a sample: (channel, row, column).
     """
 
-    climatology: Tensor
-    spread: Tensor
-    mask: Tensor
-
     def __init__(
-        self,
-        climatology: NDArray[np.float32],
-        spread: NDArray[np.float32],
-        mask: NDArray[np.bool_],
-        *,
-        is_periodic: bool,
-        num_hidden: int = 48,
+        self, shape: tuple[int, int, int], *, is_periodic: bool, num_hidden: int = 48
     ) -> None:
         super().__init__()
-        num_channels, num_rows, num_columns = climatology.shape[1:]
+        num_channels, num_rows, num_columns = shape
         self.is_periodic = is_periodic
-        self.register_buffer("climatology", torch.from_numpy(climatology).float())
-        self.register_buffer("spread", torch.from_numpy(spread).float()[:, None, None])
-        self.register_buffer("mask", torch.from_numpy(mask).float())
         rows, columns = -(-num_rows // 2), -(-num_columns // 2)
         self.row_features = nn.Parameter(0.1 * torch.randn(_NUM_ROW_FEATURES, rows, 1))
         self.point_features = nn.Parameter(0.1 * torch.randn(_NUM_POINT_FEATURES, rows, columns))
@@ -87,26 +71,17 @@ class ForecastNet(nn.Module):
         # A gain for each row lets speeds differ by latitude at little cost.
         self.row_gains = nn.Parameter(torch.ones(len(_DILATIONS), num_hidden, rows, 1))
         self.head = MapConv(num_hidden, 4 * num_channels, 1, is_periodic=is_periodic)
-        nn.init.zeros_(self.head.conv.weight)
-        nn.init.zeros_(self.head.conv.bias)  # type: ignore[arg-type]
+        for parameter in self.head.parameters():
+            nn.init.zeros_(parameter)
 
-    def forward(self, maps: Tensor, phases: Tensor, target_phases: Tensor) -> Tensor:
-        """Forecast maps.
-
-        Forecast maps, float32, of the same shape and units as the input maps.
-        """
+    def forward(self, maps: Tensor) -> Tensor:
+        """Forecast maps, float32, of the shape of the input maps."""
         num_rows, num_columns = maps.shape[-2:]
-        departures = maps - self.climatology[phases]
-        anomalies = self.mask * departures / self.spread
-        if num_columns % 2:
-            anomalies = pad_columns(anomalies, 0, 1, is_periodic=self.is_periodic)
-        anomalies = functional.pad(anomalies, (0, 0, 0, num_rows % 2))
-        coarse = functional.pixel_unshuffle(anomalies, 2)
+        even = pad_columns(maps, 0, num_columns % 2, is_periodic=self.is_periodic)
+        coarse = functional.pixel_unshuffle(functional.pad(even, (0, 0, 0, num_rows % 2)), 2)
         where = torch.cat([self.row_features.expand(-1, -1, coarse.shape[-1]), self.point_features])
-        coarse = torch.cat([coarse, where.expand(len(coarse), -1, -1, -1)], dim=1)
-        hidden: Tensor = self.stem(coarse)
+        hidden: Tensor = self.stem(torch.cat([coarse, where.expand(len(coarse), -1, -1, -1)], 1))
         for block, gain in zip(self.blocks, self.row_gains, strict=True):
             hidden = hidden + gain * block(functional.gelu(hidden))
         change = functional.pixel_shuffle(self.head(hidden), 2)[..., :num_rows, :num_columns]
-        forecast: Tensor = self.climatology[target_phases] + departures + self.spread * change
-        return forecast
+        return maps + change

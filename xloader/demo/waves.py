@@ -7,8 +7,8 @@ still, and short ones move fast. Random kicks slowly replace the amplitude of ea
 
     amplitude(t + 1) = memory * exp(-i * frequency) * amplitude(t) + kick
 
-The amplitudes of all time steps take a few MB, so any block of time can be made alone. This is not
-a simulation of the atmosphere. Only the look, the units and the time scales are similar.
+This is not a simulation of the atmosphere: only the look, the units and the time scales are
+similar.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
-
-from xloader.core.option_checks import MOST, check_whole
 
 EARTH_RADIUS = 6.371e6  # m
 EARTH_ROTATION = 7.292e-5  # rad/s
@@ -58,16 +57,6 @@ class WaveSpec:
     chunk_steps: int = 16
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        least = {"num_steps": 1, "num_lats": 3, "num_lons": 4, "chunk_steps": 1, "seed": 0}
-        for name, low in least.items():
-            check_whole(name, getattr(self, name), low, MOST)
-
-    @property
-    def nbytes(self) -> int:
-        """Decoded size of all variables, in bytes."""
-        return 4 * len(VARIABLE_ATTRS) * self.num_steps * self.num_lats * self.num_lons
-
     @property
     def lats(self) -> NDArray[np.float64]:
         """Latitudes from north to south, degrees, shape (num_lats,)."""
@@ -79,35 +68,36 @@ class WaveSpec:
         return np.arange(self.num_lons, dtype=np.float64) * (360.0 / self.num_lons)
 
 
-class Waves:
-    """The synthetic weather of a `WaveSpec`, made for any block of time on request."""
-
-    def __init__(self, spec: WaveSpec) -> None:
-        self.spec = spec
-        self._amplitudes = _amplitudes(spec)
-        self._patterns = _patterns(spec)
-        self._means = _means(spec)
-
-    def block(self, start: int, stop: int) -> dict[str, NDArray[np.float32]]:
-        """All variables for the time steps ``[start, stop)``.
-
-        float32 arrays of shape (stop - start, num_lats, num_lons), in the units of
-        `VARIABLE_ATTRS`.
-        """
-        spec = self.spec
-        # Seeded by the block's start, so that a block does not depend on those made before it.
+def make_waves(spec: WaveSpec) -> xr.Dataset:
+    """The synthetic weather of a `WaveSpec`, float32 in the units of `VARIABLE_ATTRS`."""
+    amplitudes, patterns, means = _amplitudes(spec), _patterns(spec), _means(spec)
+    grid = (spec.num_lats, spec.num_lons)
+    fields = {name: np.empty((spec.num_steps, *grid), np.float32) for name in VARIABLE_ATTRS}
+    for start in range(0, spec.num_steps, spec.chunk_steps):
         # The 1 keeps the noise apart from the amplitudes, which are drawn with [seed, 0].
         rng = np.random.default_rng([spec.seed, 1, start])
-        shape = (stop - start, spec.num_lats, spec.num_lons)
-        amplitudes = self._amplitudes[start:stop]
-        fields = {}
-        for name in VARIABLE_ATTRS:
-            field = (amplitudes @ self._patterns[name]).reshape(shape)
-            field += self._means[name]
-            field += _NOISE[name] * rng.standard_normal(shape, dtype=np.float32)
+        steps = slice(start, start + spec.chunk_steps)
+        for name, field in fields.items():
+            block = (amplitudes[steps] @ patterns[name]).reshape(-1, *grid) + means[name]
+            block += _NOISE[name] * rng.standard_normal(block.shape, dtype=np.float32)
             step = np.float32(_PRECISION[name])
-            fields[name] = np.rint(field / step) * step
-        return fields
+            field[steps] = np.rint(block / step) * step
+    times = np.datetime64("2000-01-01", "ns") + np.timedelta64(6, "h") * np.arange(spec.num_steps)
+    lat_attrs = {"standard_name": "latitude", "units": "degrees_north"}
+    lon_attrs = {"standard_name": "longitude", "units": "degrees_east"}
+    return xr.Dataset(
+        {name: (("time", "lat", "lon"), fields[name], VARIABLE_ATTRS[name]) for name in fields},
+        {
+            "time": ("time", times, {"standard_name": "time"}),
+            "lat": ("lat", spec.lats, lat_attrs),
+            "lon": ("lon", spec.lons, lon_attrs),
+        },
+        {
+            "Conventions": "CF-1.10",
+            "title": "Moving waves on a sphere, made by `xloader demo`",
+            "comment": "Synthetic: it has the look and the units of the atmosphere, no more.",
+        },
+    )
 
 
 def _zonal_flow(lats: NDArray[np.float64]) -> NDArray[np.float64]:
