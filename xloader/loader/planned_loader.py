@@ -25,6 +25,7 @@ from xloader.loader.batches.device_path import DevicePath, refusal_of
 from xloader.loader.batches.row_list import SampleNames
 from xloader.loader.epoch_iterator import EpochRun
 from xloader.loader.loader import Loader
+from xloader.loader.progress import EpochProgress
 from xloader.loader.ranks.cursor import Position
 from xloader.loader.ranks.finishing import Finishing
 from xloader.loader.ranks.job_factory import JobFactory, explain_ranks
@@ -32,7 +33,6 @@ from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.ranks.rank_resolver import RankResolver
 from xloader.loader.ranks.state import read_state
 from xloader.loader.reports.explain_notes import processes_note, rank_note
-from xloader.loader.reports.progress import EpochProgress
 from xloader.planning.epoch import Epoch, Remainder
 from xloader.planning.explain import Cached
 from xloader.planning.plan import Plan
@@ -212,17 +212,7 @@ class PlannedLoader(Loader):
         expected, rank_plan = self._expected(start), self._resolver.rank_plan
         remainder = self._left(start)
         run = self._engine().begin(remainder)
-        progress = EpochProgress(
-            expected,
-            run.tally,
-            rank_plan.plan.budget,
-            rank_plan.options.num_threads,
-            rank_plan.batch_size,
-            rank_plan.is_direct,
-            rank_plan.footprint.groups,
-            self.options.processes > 0,
-            self._device_path,
-        )
+        progress = EpochProgress(expected, run.tally, rank_plan, self._device_path)
         num_again = remainder.sublanes.num_again_of(rank_plan.sublanes()[0])
         return EpochRun(run, progress, start, rank_plan.num_steps, num_again)
 

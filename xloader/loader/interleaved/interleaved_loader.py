@@ -39,12 +39,12 @@ from xloader.loader.interleaved.sample_sets import Interleaving, SampleSets
 from xloader.loader.interleaved.set_loaders import SetLoaders
 from xloader.loader.loader import Loader
 from xloader.loader.planned_loader import PlannedLoader
+from xloader.loader.progress import Progress
 from xloader.loader.ranks.cursor import Position
 from xloader.loader.ranks.rank_resolver import try_early
 from xloader.loader.ranks.state import VERSION, another_option, check_form, sign, unusable_state
 from xloader.loader.reports.advice import too_short
 from xloader.loader.reports.explain_notes import memory_note
-from xloader.loader.reports.progress import BarCounts
 from xloader.loader.reports.report import Report
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
@@ -351,22 +351,12 @@ def summed(sets: Mapping[str, Figures]) -> dict[str, Any]:
 
 
 @dataclass
-class ComposedProgress:
+class ComposedProgress(Progress):
     """Counters of the composed batches delivered so far."""
 
     loaders: Mapping[str, Loader]
     shares: Mapping[str, SetShare]
     composed_nbytes: int
-    begin: float = 0.0
-    end: float = 0.0
-    num_steps: int = 0
-    num_samples: int = 0
-    num_skipped: int = 0
-    delivered_nbytes: int = 0
-
-    def start(self) -> None:
-        """Note that a batch is asked for. Only the first call counts."""
-        self.begin = self.begin or time.perf_counter()
 
     def add(self, delivery: Batch) -> None:
         """Count a batch."""
@@ -377,19 +367,10 @@ class ComposedProgress:
         self.delivered_nbytes += sum(int(array.nbytes) for array in delivery)
         self.end = time.perf_counter()
 
-    def bar_counts(self) -> BarCounts:
-        """The counters for a progress bar."""
-        set_counts = [loader._bar_counts() for loader in self.loaders.values()]
-        seconds = self.end - self.begin if self.num_steps else 0.0
-        read_nbytes = sum(counts.read_nbytes for counts in set_counts)
-        waited = sum(counts.wait_seconds for counts in set_counts)
-        return BarCounts(self.begin, read_nbytes, seconds, waited)
-
     def report(self) -> Report:
         """The report of an epoch of several sets."""
         reports = {name: loader.report() for name, loader in self.loaders.items()}
         every = reports.values()
-        seconds = self.end - self.begin if self.num_steps else 0.0
         num_nan = {f"{n}/{f}": num for n, r in reports.items() for f, num in r.num_nan.items()}
         skipped = tuple(
             (f"{name}/{variable}", index)
@@ -409,13 +390,13 @@ class ComposedProgress:
             skipped_chunks=skipped,
             num_nan=num_nan,
             delivered_nbytes=self.delivered_nbytes,
-            seconds=seconds,
+            seconds=self.seconds,
             busy_seconds=dict(busy),
             # Each set counts all of the process.
             cpu_seconds=max((report.cpu_seconds for report in every), default=0.0),
             num_cores=max((report.num_cores for report in every), default=usable_cores()),
             least_seconds=max((report.least_seconds for report in every), default=0.0),
-            **_worst_wait(reports, seconds),
+            **_worst_wait(reports, self.seconds),
             **{name: sum(getattr(report, name) for report in every) for name in _SUMS},
             **summed(reports),
         )

@@ -107,7 +107,7 @@ class RankPlan:
         """Number of steps that every rank takes in an epoch."""
         return self.plan.num_steps(self.num_samples, drop_last=self.options.drop_last)
 
-    @property
+    @cached_property
     def batch_size(self) -> int:
         """Rows of the largest batch of this rank."""
         return most_rows(self.footprint, self.options)
