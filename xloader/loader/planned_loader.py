@@ -203,7 +203,7 @@ class PlannedLoader(Loader):
         expected = self._expected(self._cursor.start)
         rank_plan = self._resolver.rank_plan
         if self._device_path is not None and rank_plan.num_steps:
-            self._device_path.check(rank_plan.batch_size, rank_plan.rows.last_size)
+            self._device_path.check(rank_plan.batch_size, rank_plan.last_size)
         rank_plan.warn(expected, self.label)
         self._resolver.begin(expected, self._cursor.start)
 

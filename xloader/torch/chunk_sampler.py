@@ -131,7 +131,7 @@ class ChunkSampler(DistributedSampler[int]):
     @property
     def num_samples(self) -> int:  # type: ignore[override]
         """Number of ids in an epoch on this rank, including those that fill up the last batch."""
-        return self._passes.resolver.settle().rows.num_each
+        return self._passes.resolver.settle().num_each
 
     @property
     def total_size(self) -> int:  # type: ignore[override]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Unpack
 
 import torch
@@ -21,7 +20,7 @@ from xloader.loader.batches.row_list import Rows
 from xloader.loader.ranks.cursor import Position, RepeatWatch
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.ranks.rank_resolver import RankResolver
-from xloader.loader.ranks.state import Saver, another_option, read_state
+from xloader.loader.ranks.state import another_option, read_state, save
 from xloader.planning.explain import Explanation
 from xloader.tensors.collate import collate
 from xloader.tensors.item_transforms import ItemTransforms
@@ -138,10 +137,6 @@ class WorkerPass(Iterator[Any]):
     _steps: Iterator[Any] = field(default_factory=lambda: iter(()))
     _rows: Iterator[Any] = field(default_factory=lambda: iter(()))
 
-    @cached_property
-    def _saver(self) -> Saver:
-        return Saver(self.rank_plan)
-
     @property
     def position(self) -> Position:
         """The position of this process, after the batches or samples that were taken from it."""
@@ -165,7 +160,7 @@ class WorkerPass(Iterator[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """The position of this process, as plain JSON values under 2 KB."""
-        return self._saver.save(self.position)
+        return save(self.position, self.rank_plan)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the position of a saved state. Nothing is read."""
@@ -357,7 +352,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def __len__(self) -> int:
         """Number of batches in an epoch on this rank, or of samples if ``batch_size`` is None."""
         rank_plan = self._rank_plan(1)
-        return rank_plan.rows.num_each if self.batch_size is None else rank_plan.num_steps
+        return rank_plan.num_each if self.batch_size is None else rank_plan.num_steps
 
     def explain(
         self, scope: Literal["rank", "world"] = "rank", *, num_workers: int = 0

@@ -243,7 +243,7 @@ class IdPass(Iterator[int]):
 
 def _batches(rank_plan: RankPlan, remainder: Epoch | Remainder, worker: int) -> Iterator[list[int]]:
     """The ids of one worker's batches. On several ranks, the last one may be filled up."""
-    numbers, last_size = rank_plan.sublanes(worker), rank_plan.rows.last_size
+    numbers, last_size = rank_plan.sublanes(worker), rank_plan.last_size
     orders = [lane.order for lane in remainder.lanes(numbers)]
     num_steps = remainder.sublanes.num_steps_of(numbers[0])
     last: list[int] = []

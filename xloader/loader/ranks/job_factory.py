@@ -209,7 +209,7 @@ class JobFactory:
             parts=parts,
             tables=tables,
             finisher=finisher,
-            last_size=rank_plan.rows.last_size if rank_plan.rows.num_padding() else 0,
+            last_size=rank_plan.last_size if rank_plan.num_padding() else 0,
             num_ahead=num_ahead,
             blocks=blocks,
             limits=limits,

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from xloader.core.messages import warn_caller
 from xloader.core.options import LoaderOptions
-from xloader.core.ranks import World
 from xloader.engine.buffers import BatchPool, Fields
 from xloader.engine.slot_layout import SlotLayout
 from xloader.errors import EmptySamplesError, EpochWarning, OptionError
@@ -32,32 +33,54 @@ if TYPE_CHECKING:
     from xloader.planning.explain import Cached, Explanation
 
 
-@dataclass(frozen=True)
-class RankRows:
-    """The rows of the ranks in an epoch. Ranks have equally many samples, give or take one."""
+def describe_samples(recipe: Recipe) -> dict[str, str]:
+    """Hash each part of what determines the samples.
 
-    num_samples: int
-    num_steps: int
-    batch_size: int
-    world: World
+    Only the labels at both ends of the windowed dimensions are read, because another store of the
+    same shape may hold other years.
+    """
+    traits = {
+        "store": recipe.source.fingerprint,
+        "variables": recipe.variables,
+        "selection": recipe.selection,
+        "labels": list(_ends(recipe)),
+        "windows": recipe.windows,
+        "fields": recipe.fields,
+        "transforms": [step.describe() for step in recipe.steps],
+        "subset": "" if recipe.subset is None else recipe.subset.digest,
+    }
+    if recipe.num_taken is not None:
+        traits["samples of an epoch"] = str(recipe.num_taken)
+    return {
+        name: hashlib.sha256(repr(trait).encode()).hexdigest()[:12]
+        for name, trait in traits.items()
+    }
 
-    @property
-    def num_each(self) -> int:
-        """Rows of each rank, padding included: as many as the most samples that a rank has."""
-        most = -(-self.num_samples // self.world.world_size)
-        return min(most, self.num_steps * self.batch_size)
 
-    @property
-    def last_size(self) -> int:
-        """Rows of the last batch of each rank, padding included; 0 without any batch."""
-        return self.num_each - max(self.num_steps - 1, 0) * self.batch_size
+def _ends(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """The first and the last label of each windowed dimension that has labels."""
+    coordinates = recipe.source.coordinates(is_indexed=False)
+    for dim in recipe.require_windows().dims:
+        kept = recipe.kept_of(dim)
+        if isinstance(kept, int) or not len(kept) or dim not in coordinates.coords:
+            continue
+        labels = coordinates[dim].variable.to_base_variable()
+        if labels.dims == (dim,):
+            try:
+                yield dim, _text(labels[kept[0]].values), _text(labels[kept[-1]].values)
+            except Exception:
+                # Training needs no labels, so those that cannot be read are not compared.
+                yield dim, "", ""
 
-    def num_padding(self, scope: Literal["rank", "world"] = "rank") -> int:
-        """Rows that fill up the last batch of this rank, or of all ranks."""
-        size = self.world.world_size
-        first, num = (0, size) if scope == "world" else (self.world.rank, 1)
-        begin, end = (rank * self.num_samples // size for rank in (first, first + num))
-        return max(num * self.num_each - (end - begin), 0)
+
+def _text(label: np.ndarray) -> str:
+    if label.dtype.kind in "mM":
+        # The unit of time that xarray decodes to depends on its version.
+        label = label.astype(f"{label.dtype.kind}8[us]")
+    value = label.item()
+    # The text of other objects may contain their memory address.
+    is_plain = label.dtype.kind != "O" or isinstance(value, str) or hasattr(value, "isoformat")
+    return str(value) if is_plain else ""
 
 
 class RankPlan:
@@ -118,10 +141,27 @@ class RankPlan:
         return max(self.batch_size, 1)
 
     @property
-    def rows(self) -> RankRows:
-        """How many rows ranks have in an epoch."""
-        options = self.options
-        return RankRows(self.num_samples, self.num_steps, options.batch_size, options.ranks)
+    def num_each(self) -> int:
+        """Rows of each rank, padding included: as many as the most samples that a rank has."""
+        most = -(-self.num_samples // self.options.ranks.world_size)
+        return min(most, self.num_steps * self.options.batch_size)
+
+    @property
+    def last_size(self) -> int:
+        """Rows of the last batch of each rank, padding included; 0 without any batch."""
+        return self.num_each - max(self.num_steps - 1, 0) * self.options.batch_size
+
+    def num_padding(self, scope: Literal["rank", "world"] = "rank") -> int:
+        """Rows that fill up the last batch of this rank, or of all ranks."""
+        world = self.options.ranks
+        first, num = (0, world.world_size) if scope == "world" else (world.rank, 1)
+        begin, end = (i * self.num_samples // world.world_size for i in (first, first + num))
+        return max(num * self.num_each - (end - begin), 0)
+
+    @cached_property
+    def sample_traits(self) -> dict[str, str]:
+        """Hashes of what determines the samples; see `describe_samples`."""
+        return describe_samples(self.recipe.planned)
 
     def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
         """The remainder of an epoch from a step on."""
@@ -189,7 +229,7 @@ class RankPlan:
         source = self.recipe.source
         paths = {name: source.path_of(name) for name in self.footprint.variables}
         known = () if scope == "world" else cached
-        readers, num_padding = self.processes(scope), self.rows.num_padding(scope)
+        readers, num_padding = self.processes(scope), self.num_padding(scope)
         return explain_epoch(epoch, readers, paths, known, self.batch_nbytes, num_more, num_padding)
 
     @cached_property
