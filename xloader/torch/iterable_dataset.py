@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Unpack
 
 import torch
@@ -33,6 +32,7 @@ from xloader.torch.misuse import (
     refuse_state,
     require_samples,
 )
+from xloader.torch.sampler_passes import StepPass
 from xloader.torch.worker_reader import Worker, as_batch
 from xloader.torch.worker_setup import sendable_errors, set_up_worker
 from xloader.transforms.rng import sample_keys
@@ -119,7 +119,7 @@ def _shared(size: int) -> torch.Tensor:
 
 
 @dataclass(eq=False)
-class WorkerPass(Iterator[Any]):
+class WorkerPass(StepPass):
     """Iterator over one worker's batches of an epoch, in one process.
 
     A ``DataLoader`` takes batches from its processes in turn, beginning with the first process. If
@@ -131,39 +131,12 @@ class WorkerPass(Iterator[Any]):
     cursor: SharedCursor
     process: Process
     open_steps: Callable[[Position, int], Iterator[Any]]
-    is_single: bool
-    _start: Position | None = None
-    _position: Position | None = None
-    _steps: Iterator[Any] = field(default_factory=lambda: iter(()))
-    _rows: Iterator[Any] = field(default_factory=lambda: iter(()))
-
-    @property
-    def position(self) -> Position:
-        """The position of this process, after the batches or samples that were taken from it."""
-        start = self.cursor.start(self.process)
-        return self._position or self._start or self._after(start, self.process.number)
-
-    def __next__(self) -> Any:
-        position = self._position or self._begin()
-        if not self.is_single:
-            rows = next(self._steps)
-            self._position = self._next(position)
-            return rows
-        if not operator.length_hint(self._rows):
-            self._rows = iter(next(self._steps))
-        row = next(self._rows)
-        is_done = not operator.length_hint(self._rows)
-        self._position = (
-            self._next(position) if is_done else replace(position, row=position.row + 1)
-        )
-        return row
 
     def state_dict(self) -> dict[str, Any]:
         """The position of this process, as plain JSON values under 2 KB."""
         return save(self.position, self.rank_plan)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the position of a saved state. Nothing is read."""
+    def _load(self, state: Mapping[str, Any]) -> Position:
         position, plan, seed = read_state(state, self.rank_plan)
         options = self.rank_plan.options
         if seed != options.seed:
@@ -176,33 +149,29 @@ class WorkerPass(Iterator[Any]):
             given = f"a state within batch {position.step}, and a dataset of whole batches"
             raise another_option("batch_size", given, "batch_size=None", "pass batch_size=None")
         self.cursor.repeats.clear()
-        self._start, self._position = position, None
-        self._steps, self._rows = iter(()), iter(())
+        return position
 
-    def _begin(self) -> Position:
-        # Only at the first batch: trainers ask for an iterator before they set the epoch.
-        position = self._position = self.position
+    def _first(self) -> Position:
+        return self._later(self.cursor.start(self.process), self.process.number)
+
+    def _open(self, position: Position) -> Iterator[Any]:
         if not self.process.number:
             # A DataLoader asks each worker for so many batches before it delivers one.
             is_worker = self.process.iteration != -1
             self.cursor.repeats.begin(position, is_worker * self.rank_plan.options.prefetch)
         self.cursor.begin(self.process)
-        if position.step < self.rank_plan.num_steps:
-            self._steps = self.open_steps(position, position.step % self.rank_plan.plan.workers)
-        if position.row:
-            self._rows = iter(next(self._steps)[position.row :])
-        return position
+        if position.step >= self.rank_plan.num_steps:
+            return iter(())
+        return self.open_steps(position, position.step % self.rank_plan.plan.workers)
 
-    def _next(self, position: Position) -> Position:
-        """The position after a step that this process has given, which is counted."""
+    def _after(self, position: Position) -> Position:
         if not self.process.number:
             self.cursor.repeats.count()
-        return self._after(position)
+        return self._later(position, self.rank_plan.plan.workers)
 
-    def _after(self, position: Position, num_steps: int | None = None) -> Position:
-        """The position some steps after another one; by default, this process's next step."""
-        more = self.rank_plan.plan.workers if num_steps is None else num_steps
-        return Position(position.epoch, min(position.step + more, self.rank_plan.num_steps))
+    def _later(self, position: Position, num_steps: int) -> Position:
+        """The position some steps after another one, or at the end of its epoch."""
+        return Position(position.epoch, min(position.step + num_steps, self.rank_plan.num_steps))
 
 
 _UNBATCHED_SIZE = 32
@@ -407,7 +376,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         rank_plan = self._rank_plan(num_workers)
         if info is None or info.id == 0:
             rank_plan.warn_if_empty()
-        return WorkerPass(rank_plan, self._cursor, Process.of(info), self._open_steps, is_single)
+        return WorkerPass(is_single, rank_plan, self._cursor, Process.of(info), self._open_steps)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise refuse_state("IterableDataset", name, "call dataset.resume(epoch, step)")
