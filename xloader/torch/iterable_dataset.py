@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
 import torch
-from torch.utils.data import default_convert, get_worker_info
+from torch.utils.data import default_convert
 
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.option_checks import MOST, check_whole
@@ -26,15 +26,14 @@ from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.chunk_sampler import check_options
 from xloader.torch.lent_slots import MORE_SLOTS
 from xloader.torch.misuse import (
-    collate_by_default,
-    refuse_batches_of_batches,
+    check_fetcher,
     refuse_dealing_twice,
     refuse_state,
     require_samples,
 )
 from xloader.torch.sampler_passes import StepPass
 from xloader.torch.worker_reader import Worker, as_batch
-from xloader.torch.worker_setup import sendable_errors, set_up_worker
+from xloader.torch.worker_setup import Process, sendable_errors, set_up_worker
 from xloader.transforms.rng import sample_keys
 
 if TYPE_CHECKING:
@@ -43,20 +42,6 @@ if TYPE_CHECKING:
 
 MOST_WORKERS = 1024
 """Largest number of workers of a ``DataLoader``: shared memory has a place for each."""
-
-
-class Process(NamedTuple):
-    """The process that iterates: the training process, or a worker of a ``DataLoader``."""
-
-    number: int = 0
-    iteration: int = -1
-
-    @classmethod
-    def of(cls, info: Any) -> Process:
-        """The process that ``get_worker_info`` describes."""
-        # PyTorch draws a seed for each iterator and adds the worker's number to it. Without the
-        # number, the seed identifies the iterator.
-        return cls() if info is None else cls(info.id, info.seed - info.id)
 
 
 class SharedCursor:
@@ -365,18 +350,16 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         """
         refuse_dealing_twice("an IterableDataset of xloader")
         if self.batch_size is not None:
-            refuse_batches_of_batches()
-            collate_by_default(default_convert, collate)
+            check_fetcher(default_convert, collate)
         set_up_worker()
-        info = get_worker_info()
-        num_workers = 0 if info is None else info.num_workers
-        if num_workers > MOST_WORKERS:
-            raise OptionError("too many workers", given=num_workers, allowed=f"<= {MOST_WORKERS}")
+        process, allowed = Process.here(), f"<= {MOST_WORKERS}"
+        if process.num_workers > MOST_WORKERS:
+            raise OptionError("too many workers", given=process.num_workers, allowed=allowed)
         is_single = self.batch_size is None
-        rank_plan = self._rank_plan(num_workers)
-        if info is None or info.id == 0:
+        rank_plan = self._rank_plan(process.num_workers)
+        if not process.number:
             rank_plan.warn_if_empty()
-        return WorkerPass(is_single, rank_plan, self._cursor, Process.of(info), self._open_steps)
+        return WorkerPass(is_single, rank_plan, self._cursor, process, self._open_steps)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise refuse_state("IterableDataset", name, "call dataset.resume(epoch, step)")
@@ -391,20 +374,19 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         return state
 
     def _open_steps(self, start: Position, number: int) -> Iterator[Any]:
-        info = get_worker_info()
-        num_workers = 0 if info is None else info.num_workers
-        rank_plan = self._rank_plan(num_workers)
-        if info is None or info.id == 0:
+        process = Process.here()
+        rank_plan = self._rank_plan(process.num_workers)
+        if not process.number:
             expected = rank_plan.explain(rank_plan.remainder(start.epoch, 0))
             rank_plan.warn(expected)
-            if info is None:
+            if not process.num_workers:
                 # Worker processes have no process group to ask.
                 self._resolvers[1].begin(expected, start)
         worker = self._worker
         if worker is None or worker.is_foreign or worker.number != number:
             if worker is not None and not worker.is_foreign:
                 worker.close()
-            worker = self._worker = Worker.here(rank_plan, number)
+            worker = self._worker = Worker(rank_plan, number)
         return self._rows(worker, start)
 
     def _rows(self, worker: Worker, start: Position) -> Iterator[Any]:

@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from torch.utils.data import get_worker_info
 
 from xloader.core.axis import Ints
 from xloader.core.cores import usable_cores
 from xloader.core.messages import warn_caller
 from xloader.core.nans import NanWarner, OnNan, look_for_nans
 from xloader.engine.batches import Delivery
-from xloader.engine.buffers import MakeMemory
 from xloader.engine.cached_reader import CachedReader
 from xloader.engine.run import Run
 from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning
@@ -31,46 +29,27 @@ from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.torch.lent_slots import memory_to_lend
 from xloader.torch.sampler_passes import PlanTag, StepTag
-from xloader.torch.worker_setup import set_up_worker
+from xloader.torch.worker_setup import Process, set_up_worker
 from xloader.transforms.outputs import finish
 
 
 class Worker:
     """Maker of every n-th batch of a rank with n workers. It reads what its own batches need."""
 
-    def __init__(
-        self,
-        rank_plan: RankPlan,
-        number: int,
-        *,
-        num_ready: int,
-        num_cores: int,
-        make_memory: MakeMemory | None = None,
-    ) -> None:
+    def __init__(self, rank_plan: RankPlan, number: int) -> None:
         self._rank_plan = rank_plan
         self.number = number
+        options, num_workers = rank_plan.options, Process.here().num_workers
         self._job_factory = JobFactory(
             rank_plan,
-            Finishing(rank_plan.recipe, rank_plan.options),
-            num_ready=num_ready,
-            num_cores=num_cores,
-            make_memory=make_memory,
-        )
-        self._run: Run | None = None
-        self._nan_warner = NanWarner(rank_plan.options.on_nan)
-
-    @classmethod
-    def here(cls, rank_plan: RankPlan, number: int) -> Worker:
-        """A worker of this process, whose batches wait here or are lent to the training process."""
-        info, options = get_worker_info(), rank_plan.options
-        return cls(
-            rank_plan,
-            number,
+            Finishing(rank_plan.recipe, options),
             # In a worker process, batches wait in memory shared with the training process.
-            num_ready=options.prefetch if info is None else 1,
-            num_cores=options.threads or num_cores(0 if info is None else info.num_workers),
+            num_ready=1 if num_workers else options.prefetch,
+            num_cores=options.threads or num_cores(num_workers),
             make_memory=memory_to_lend(rank_plan),
         )
+        self._run: Run | None = None
+        self._nan_warner = NanWarner(options.on_nan)
 
     @property
     def is_foreign(self) -> bool:
@@ -137,9 +116,9 @@ class WorkerReader:
         self._nan_warner = NanWarner(on_nan)
         self._pid = os.getpid()
         set_up_worker()
-        info = get_worker_info()
-        self._num_workers = 1 if info is None else info.num_workers
-        self._is_first = info is None or info.id == 0
+        process = Process.here()
+        self._num_workers = max(process.num_workers, 1)
+        self._is_first = not process.number
         self._plan_tag: PlanTag | None = None
         self._rank_plan: RankPlan | None = None
         self._shares: dict[int, _Share] = {}
@@ -233,7 +212,7 @@ class WorkerReader:
             self._shares.pop(other).worker.close()
         assert self._rank_plan is not None
         share = self._shares.get(number)
-        worker = Worker.here(self._rank_plan, number) if share is None else share.worker
+        worker = Worker(self._rank_plan, number) if share is None else share.worker
         steps = worker.steps(step_tag.epoch, step_tag.step - number)
         self._shares[number] = _Share(worker, steps)
         return self._shares[number]
