@@ -30,9 +30,7 @@ from xloader.loader.epoch_iterator import EpochRun
 from xloader.loader.interleaved.composed_run import (
     NUM_HELD,
     ComposedRun,
-    DeviceStack,
-    HostRows,
-    MakeStack,
+    Composer,
     SetFeed,
 )
 from xloader.loader.interleaved.sample_sets import Interleaving, SampleSets
@@ -160,7 +158,7 @@ class InterleavedLoader(Loader):
         self._hand_over = hand_over
         self._join = join
         self._is_settled = False
-        self._rows: MakeStack | None = None
+        self._composer: Composer | None = None
         # As for a loader of one set: errors come at once, unless a later rank may resolve them.
         self._made = try_early(options, self._make)
 
@@ -279,7 +277,7 @@ class InterleavedLoader(Loader):
 
     def _make(self, settled: LoaderOptions) -> SetLoaders:
         """Make the loaders of all sets, for the ranks of these options."""
-        self._rows = None
+        self._composer = None
         is_on_host = self._join is None
         return SetLoaders.of(self.sets, self.options, settled, self._make_loader, is_on_host)
 
@@ -306,15 +304,10 @@ class InterleavedLoader(Loader):
             loader = at_work[name] = made.loaders[name]
             loader.move_to(at)
             feeds.append(SetFeed(name, iter(loader), at.step))
-        names = tuple(out.name for out in self.sets.outputs)
-        if self._rows is None:
-            size = self.options.batch_size
-            if self._join is None:
-                self._rows = HostRows(names, self._hand_over, size)
-            else:
-                join = self._join
-                self._rows = lambda _: DeviceStack(names, join)
-        run = ComposedRun(interleaving, feeds, self._rows, names, start.step)
+        if self._composer is None:
+            names = tuple(out.name for out in self.sets.outputs)
+            self._composer = Composer(names, self.batch_size, self._hand_over, self._join)
+        run = ComposedRun(interleaving, feeds, self._composer, start.step)
         progress = ComposedProgress(at_work, made.shares(self.sets), made.composed_nbytes)
         return EpochRun(run, progress, start, interleaving.num_steps, num_again=0)
 
