@@ -7,11 +7,9 @@ run at a time.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
-
-from numpy.typing import NDArray
 
 from xloader.core.footprint import Footprint
 from xloader.core.nans import NanWarner
@@ -27,14 +25,13 @@ from xloader.loader.epoch_iterator import EpochRun
 from xloader.loader.loader import Loader
 from xloader.loader.progress import EpochProgress
 from xloader.loader.ranks.cursor import Position
-from xloader.loader.ranks.finishing import Finishing
+from xloader.loader.ranks.finishing import Finishing, HandOver
 from xloader.loader.ranks.job_factory import JobFactory, explain_ranks
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.ranks.rank_resolver import RankResolver
 from xloader.loader.ranks.state import read_state
 from xloader.loader.reports.explain_notes import processes_note, rank_note
 from xloader.planning.epoch import Epoch, Remainder
-from xloader.planning.explain import Cached
 from xloader.planning.plan import Plan
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.packed_fields import PackedField
@@ -47,9 +44,6 @@ if TYPE_CHECKING:
     from xloader.planning.explain import Explanation
     from xloader.show.canvas import Picture
     from xloader.show.cards import Card
-
-HandOver = Callable[[NDArray[Any]], Any]
-"""Converts a gathered array into what is delivered: a tensor, or the array itself."""
 
 
 class PlannedLoader(Loader):
@@ -194,9 +188,9 @@ class PlannedLoader(Loader):
         """Prediction for an iteration of this rank. No labels are read."""
         rank_plan, left = self._resolver.settle(), self._left(start)
         kept = self._engine().loaded()
-        key = start, sum(map(len, kept))
+        key = start, len(kept)
         if key not in self._explained:
-            self._explained = {key: rank_plan.explain(left, cached=kept)}
+            self._explained = {key: rank_plan.explain(left, cached=[kept])}
         return self._explained[key]
 
     def _announce(self) -> None:
@@ -234,8 +228,9 @@ class PlannedLoader(Loader):
             if engine is not None:
                 engine.clear()
             options = rank_plan.options.for_process()
-            finishing = Finishing(self.recipe, options, self._packed_fields, self._sample_names)
-            engine = Engine(rank_plan, finishing, self._device_path, self._hand_over)
+            what = self._hand_over, self._packed_fields, self._sample_names
+            finishing = Finishing(self.recipe, options, *what)
+            engine = Engine(rank_plan, finishing, self._device_path)
             self._carried = engine
         return engine
 
@@ -262,38 +257,29 @@ class PlannedLoader(Loader):
         return Batch(arrays, delivery.arrays, ids, delivery.is_padding, origin)
 
 
-@dataclass(eq=False)
-class Engine:
+class Engine(JobFactory):
     """Makes the runs of a loader, one at a time, which use the same memory.
 
     Worker processes are started at the first run.
     """
 
-    rank_plan: RankPlan
-    finishing: Finishing
-    device_path: DevicePath | None
-    hand_over: HandOver
-    _team: ProcessTeam | None = None
-
-    def __post_init__(self) -> None:
-        options = self.finishing.options
-        self._job_factory = JobFactory(
-            self.rank_plan,
-            self.finishing,
-            num_ready=options.prefetch,
-            num_cores=options.num_threads,
-            device_path=self.device_path,
-        )
+    def __init__(
+        self, rank_plan: RankPlan, finishing: Finishing, device_path: DevicePath | None
+    ) -> None:
+        options = finishing.options
+        num_ready, num_cores = options.prefetch, options.num_threads
+        super().__init__(rank_plan, finishing, num_ready, num_cores, device_path=device_path)
+        self._team: ProcessTeam | None = None
 
     @property
     def pids(self) -> list[int]:
         """Ids of the worker processes; none before the first run."""
         return [] if self._team is None else self._team.pids
 
-    def loaded(self) -> Sequence[Cached]:
-        """The blocks in memory from earlier epochs."""
+    def loaded(self) -> set[tuple[int, int]]:
+        """Set of the blocks in memory from earlier epochs, as (group, block)."""
         self.refresh()
-        return [self._job_factory.loaded()]
+        return super().loaded()
 
     def begin(self, remainder: Epoch | Remainder) -> Run:
         """Make the run of an epoch, or of what is left of it."""
@@ -302,38 +288,38 @@ class Engine:
             self._team = self._start_team()
             # Also if the loader is dropped, or at exit.
             self._end_team = weakref.finalize(self, self._team.close)
-            self._job_factory.use(self._team.make_slots, self._team.finisher)
-        return self._job_factory.run(remainder, self.rank_plan.sublanes())
+            self.use(self._team.make_slots, self._team.finisher)
+        return self.run(remainder, self.rank_plan.sublanes())
 
     def refresh(self) -> None:
         """Start with new memory and processes where those there are cannot be used any more."""
         if self._team is not None:
-            has_lost_slots = self.device_path is not None and self.device_path.has_lost_slots
-            if has_lost_slots or self._job_factory.is_spoilt or not self._team.is_usable:
+            has_lost_slots = self._device_path is not None and self._device_path.has_lost_slots
+            if has_lost_slots or self.is_spoilt or not self._team.is_usable:
                 self.clear()
-        if self._job_factory.is_foreign:
-            self._job_factory.renew()
+        if self.is_foreign:
+            self.renew()
 
     def clear(self) -> None:
         """Release all memory, and end the processes."""
-        self._job_factory.clear()
+        super().clear()
         if self._team is not None:
             self._end_team()
-            if self.device_path is not None:
-                self.device_path.unpin_slots()
+            if self._device_path is not None:
+                self._device_path.unpin_slots()
             self._team = None
-            self._job_factory.use(None, None)
+            self.use(None, None)
 
     def _start_team(self) -> ProcessTeam:
         """Start the processes, and let the device read their memory by itself."""
         from xloader.loader.processes.process_team import ProcessTeam
 
-        rank_plan, path = self.rank_plan, self.device_path
+        rank_plan, path = self.rank_plan, self._device_path
         # The batch that the user holds is on the device, if there is one.
         num_held = 0 if path is not None and path.copies_batches else 1
         num_slots = min(rank_plan.options.prefetch + 1 + num_held, max(rank_plan.num_steps, 1))
         num_rows, room_nbytes = rank_plan.slot_rows, rank_plan.room_nbytes
-        team = ProcessTeam(self.finishing, self.hand_over, num_rows, room_nbytes, num_slots)
+        team = ProcessTeam(self._finishing, num_rows, room_nbytes, num_slots)
         try:
             if path is not None:
                 path.pin_slots(team.memory.buffer, num_slots)

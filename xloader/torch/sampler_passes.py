@@ -46,13 +46,6 @@ class StepTag:
     num_rows: int
     checksum: int
 
-    @classmethod
-    def of(
-        cls, ids: Sequence[int], plan_tag: PlanTag, epoch: int, step: int, pass_number: int
-    ) -> StepTag:
-        """The tag of a step with certain ids."""
-        return cls(plan_tag, epoch, step, pass_number, len(ids), _checksum(ids))
-
     def is_of(self, ids: Sequence[int]) -> bool:
         """Whether a list holds exactly the ids of the step, in their order."""
         return len(ids) == self.num_rows and _checksum(ids) == self.checksum
@@ -61,17 +54,7 @@ class StepTag:
 class FirstId(int):
     """The first sample id of a step: an int that carries the step tag into any list of ids."""
 
-    step_tag: StepTag | None
-
-    @classmethod
-    def of(cls, number: int, step_tag: StepTag | None) -> FirstId:
-        """An id with a step tag."""
-        first = cls(number)
-        first.step_tag = step_tag
-        return first
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return FirstId.of, (int(self), self.step_tag)
+    step_tag: StepTag
 
 
 def step_tag_of(ids: Sequence[int]) -> StepTag | None:
@@ -149,8 +132,9 @@ class Passes:
                 # Now, because the loop may not ask for another batch after the last one.
                 self._keep(remainder)
                 self.cursor.count(Position(start.epoch, step + 1), rank_plan.num_steps)
-            step_tag = StepTag.of(ids, plan_tag, start.epoch, step, pass_number)
-            yield [FirstId.of(ids[0], step_tag), *ids[1:]]
+            first, place = FirstId(ids[0]), (start.epoch, step, pass_number)
+            first.step_tag = StepTag(plan_tag, *place, len(ids), _checksum(ids))
+            yield [first, *ids[1:]]
 
     def _keep(self, remainder: Epoch | Remainder) -> None:
         """Note the chunks that workers keep once they have carried out a part of an epoch."""

@@ -33,14 +33,13 @@ from xloader.torch.worker_setup import Process, set_up_worker
 from xloader.transforms.outputs import finish
 
 
-class Worker:
+class Worker(JobFactory):
     """Maker of every n-th batch of a rank with n workers. It reads what its own batches need."""
 
     def __init__(self, rank_plan: RankPlan, number: int) -> None:
-        self._rank_plan = rank_plan
         self.number = number
         options, num_workers = rank_plan.options, Process.here().num_workers
-        self._job_factory = JobFactory(
+        super().__init__(
             rank_plan,
             Finishing(rank_plan.recipe, options),
             # In a worker process, batches wait in memory shared with the training process.
@@ -51,24 +50,15 @@ class Worker:
         self._run: Run | None = None
         self._nan_warner = NanWarner(options.on_nan)
 
-    @property
-    def is_foreign(self) -> bool:
-        """Whether the process was forked since: threads and locks do not survive that."""
-        return self._job_factory.is_foreign
-
-    def loaded(self) -> set[tuple[int, int]]:
-        """Set of the blocks in memory from earlier epochs, as (group, block)."""
-        return self._job_factory.loaded()
-
     def steps(self, epoch: int, first_step: int = 0) -> Iterator[Delivery]:
         """Make this worker's batches of an epoch from a step on. An iteration under way ends."""
         self.close()
-        numbers = self._rank_plan.sublanes(self.number)
-        remainder = self._rank_plan.remainder(epoch, first_step)
+        numbers = self.rank_plan.sublanes(self.number)
+        remainder = self.rank_plan.remainder(epoch, first_step)
         num_again = remainder.sublanes.num_again_of(numbers[0])
         if not remainder.sublanes.num_steps_of(numbers[0]):
             return
-        run = self._run = self._job_factory.run(remainder, numbers)
+        run = self._run = self.run(remainder, numbers)
         try:
             for index in range(run.num_steps):
                 delivery = run.take()

@@ -69,9 +69,9 @@ class JobFactory:
         self,
         rank_plan: RankPlan,
         finishing: Finishing,
-        *,
         num_ready: int,
         num_cores: int,
+        *,
         device_path: DevicePath | None = None,
         make_memory: MakeMemory | None = None,
     ) -> None:
