@@ -29,7 +29,6 @@ from xloader.loader.ranks.finishing import Finishing, HandOver
 from xloader.loader.ranks.job_factory import JobFactory, explain_ranks
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.ranks.rank_resolver import RankResolver
-from xloader.loader.ranks.state import read_state
 from xloader.loader.reports.explain_notes import processes_note, rank_note
 from xloader.planning.epoch import Epoch, Remainder
 from xloader.planning.plan import Plan
@@ -67,7 +66,7 @@ class PlannedLoader(Loader):
         self.recipe = recipe
         self._hand_over = hand_over
         self._packed_fields = tuple(packed_fields)
-        self._device_path = device_path
+        self.device_path = device_path
         self._sample_names = sample_names
         self.label = ""
         self._resolver = RankResolver(recipe, options)
@@ -76,11 +75,6 @@ class PlannedLoader(Loader):
         self._carried: Engine | None = None
         # Made before processes are, so that their batches refer to the recipe of this one.
         _ = recipe.token
-
-    @property
-    def device_path(self) -> DevicePath | None:
-        """The way of the batches to a device; None if they stay as gathered."""
-        return self._device_path
 
     @property
     def footprint(self) -> Footprint:
@@ -128,7 +122,7 @@ class PlannedLoader(Loader):
             expected = self._expected(start)
         else:
             expected = explain_ranks(rank_plan, self._left(start))
-        refusal = refusal_of(self._device_path)
+        refusal = refusal_of(self.device_path)
         noted = rank_plan.with_notes(expected, self._packed_fields, refusal)
         more = processes_note(self.recipe, rank_plan.options), rank_note(rank_plan.options, scope)
         return replace(noted, notes=(*noted.notes, *filter(None, more)))
@@ -150,14 +144,10 @@ class PlannedLoader(Loader):
         self._explained = {}
         self._cursor.load(position, self._resolver.rank_plan.num_steps)
 
-    def check_state(self, state: object) -> None:
-        """Raise the errors of `load_state_dict`, without loading the state."""
-        read_state(state, self._resolver.settle())
-
     def __reduce__(self) -> tuple[object, ...]:
         # Only the arguments are pickled: threads, memory and position belong to this process.
         arguments = (self.recipe, self.options, self._hand_over, self._packed_fields)
-        return PlannedLoader, (*arguments, self._device_path, self._sample_names)
+        return PlannedLoader, (*arguments, self.device_path, self._sample_names)
 
     def _card(self) -> Card:
         from xloader.show.sample_cards import loader_card, option_facts, show_rest
@@ -196,8 +186,8 @@ class PlannedLoader(Loader):
     def _announce(self) -> None:
         expected = self._expected(self._cursor.start)
         rank_plan = self._resolver.rank_plan
-        if self._device_path is not None and rank_plan.num_steps:
-            self._device_path.check(rank_plan.batch_size, rank_plan.last_size)
+        if self.device_path is not None and rank_plan.num_steps:
+            self.device_path.check(rank_plan.batch_size, rank_plan.last_size)
         rank_plan.warn(expected, self.label)
         self._resolver.begin(expected, self._cursor.start)
 
@@ -206,7 +196,7 @@ class PlannedLoader(Loader):
         expected, rank_plan = self._expected(start), self._resolver.rank_plan
         remainder = self._left(start)
         run = self._engine().begin(remainder)
-        progress = EpochProgress(expected, run.tally, rank_plan, self._device_path)
+        progress = EpochProgress(expected, run.tally, rank_plan, self.device_path)
         num_again = remainder.sublanes.num_again_of(rank_plan.sublanes()[0])
         return EpochRun(run, progress, start, rank_plan.num_steps, num_again)
 
@@ -218,8 +208,8 @@ class PlannedLoader(Loader):
     def _release(self) -> None:
         if self._carried is not None:
             self._carried.clear()
-        if self._device_path is not None:
-            self._device_path.close()
+        if self.device_path is not None:
+            self.device_path.close()
 
     def _engine(self) -> Engine:
         """The engine of the present rank plan, made anew when the plan has changed."""
@@ -230,7 +220,7 @@ class PlannedLoader(Loader):
             options = rank_plan.options.for_process()
             what = self._hand_over, self._packed_fields, self._sample_names
             finishing = Finishing(self.recipe, options, *what)
-            engine = Engine(rank_plan, finishing, self._device_path)
+            engine = Engine(rank_plan, finishing, self.device_path)
             self._carried = engine
         return engine
 
@@ -246,13 +236,14 @@ class PlannedLoader(Loader):
         return self._collate(batch)
 
     def _batch(self, delivery: Delivery, epoch: int) -> Batch:
-        seed, times = self._resolver.rank_plan.options.seed, delivery.occurrences
+        seed = self._resolver.rank_plan.options.seed
+        chance = Chance(seed, epoch, delivery.occurrences)
         names = self._sample_names
         recipe = self.recipe if names is None else names.recipe
         ids = delivery.ids if names is None else names.of(delivery.ids)
-        origin = BatchOrigin.of(recipe, seed, epoch, times)
-        if self._device_path is not None:
-            return self._device_path.deliver(delivery, Chance(seed, epoch, times), origin)
+        origin = BatchOrigin.of(recipe, chance)
+        if self.device_path is not None:
+            return self.device_path.deliver(delivery, chance, origin)
         arrays = [self._hand_over(array) for array in delivery.arrays.values()]
         return Batch(arrays, delivery.arrays, ids, delivery.is_padding, origin)
 

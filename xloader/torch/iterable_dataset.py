@@ -34,7 +34,7 @@ from xloader.torch.misuse import (
 from xloader.torch.sampler_passes import StepPass
 from xloader.torch.worker_reader import Worker, as_batch
 from xloader.torch.worker_setup import Process, sendable_errors, set_up_worker
-from xloader.transforms.rng import sample_keys
+from xloader.transforms.rng import Chance, sample_keys
 
 if TYPE_CHECKING:
     from xloader.samples.samples import Samples
@@ -398,7 +398,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         with sendable_errors():
             for delivery in worker.steps(start.epoch, start.step):
                 times = delivery.occurrences
-                origin = BatchOrigin.of(self.samples.recipe, seed, start.epoch, times)
+                origin = BatchOrigin.of(self.samples.recipe, Chance(seed, start.epoch, times))
                 rows: Any = as_batch(delivery, origin)
                 if self._transforms:
                     keys = sample_keys(seed, start.epoch, rows.ids, times)

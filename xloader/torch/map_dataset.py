@@ -19,7 +19,7 @@ from xloader.torch.misuse import require_samples
 from xloader.torch.sampler_passes import FirstId, step_tag_of
 from xloader.torch.worker_reader import WorkerReader, as_batch
 from xloader.torch.worker_setup import sendable_errors
-from xloader.transforms.rng import sample_keys
+from xloader.transforms.rng import Chance, sample_keys
 
 if TYPE_CHECKING:
     from xloader.samples.samples import Samples
@@ -169,7 +169,7 @@ class MapDataset(Dataset[Any]):
         else:
             assert step_tag is not None
             seed, times = step_tag.plan_tag.options.seed, delivery.occurrences
-            origin = BatchOrigin.of(self.samples.recipe, seed, step_tag.epoch, times)
+            origin = BatchOrigin.of(self.samples.recipe, Chance(seed, step_tag.epoch, times))
             batch = as_batch(delivery, origin)
         keys = None
         if step_tag is not None and step_tag.is_of(ids):

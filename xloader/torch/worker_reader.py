@@ -123,7 +123,11 @@ class WorkerReader:
 
     def step(self, step_tag: StepTag, ids: Sequence[int]) -> Delivery | None:
         """Make the batch of a step by the plan."""
-        if reason := _why_not(step_tag, ids):
+        if not step_tag.is_of(ids):
+            reason = "its ids were distributed again, as by another sampler"
+            if len(ids) != step_tag.num_rows:
+                planned = f"its ChunkSampler planned {step_tag.num_rows}"
+                reason = f"it has batches of {len(ids)}, but {planned}"
             self._leave_plan(reason)
             return None
         self._check_plan_tag_is_kept(step_tag.plan_tag)
@@ -246,15 +250,6 @@ class WorkerReader:
             self.close()
         self._cache, self._cache_size = made, batch_size
         return made
-
-
-def _why_not(step_tag: StepTag, ids: Sequence[int]) -> str:
-    """The reason why a list is not that of its step, as text; an empty text if it is."""
-    if len(ids) != step_tag.num_rows:
-        return f"it has batches of {len(ids)}, but its ChunkSampler planned {step_tag.num_rows}"
-    if not step_tag.is_of(ids):
-        return "its ids were distributed again, as by another sampler"
-    return ""
 
 
 def num_cores(num_workers: int) -> int:

@@ -40,7 +40,14 @@ from xloader.loader.planned_loader import PlannedLoader
 from xloader.loader.progress import Progress
 from xloader.loader.ranks.cursor import Position
 from xloader.loader.ranks.rank_resolver import try_early
-from xloader.loader.ranks.state import VERSION, another_option, check_form, sign, unusable_state
+from xloader.loader.ranks.state import (
+    VERSION,
+    another_option,
+    check_form,
+    read_state,
+    sign,
+    unusable_state,
+)
 from xloader.loader.reports.advice import too_short
 from xloader.loader.reports.explain_notes import memory_note
 from xloader.loader.reports.report import Report
@@ -55,21 +62,6 @@ if TYPE_CHECKING:
 
 
 _KEYS: Final = ("version", "epoch", "step", "interleave", "sets", "check")
-
-
-def make_state(
-    position: Position, interleaving: Interleaving, set_states: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Make the state at a position."""
-    return sign(
-        {
-            "version": VERSION,
-            "epoch": position.epoch,
-            "step": position.step,
-            "interleave": _describe(interleaving, list(set_states)),
-            "sets": dict(set_states),
-        }
-    )
 
 
 def read_parts(
@@ -181,14 +173,16 @@ class InterleavedLoader(Loader):
             name: made.loaders[name]._save(start or Position(position.epoch))
             for name, start in made.starts(position).items()
         }
-        return make_state(position, made.interleaving, set_states)
+        interleave = _describe(made.interleaving, list(set_states))
+        where = {"version": VERSION, "epoch": position.epoch, "step": position.step}
+        return sign({**where, "interleave": interleave, "sets": set_states})
 
     def _load(self, state: Mapping[str, Any]) -> None:
         made = self._settle()
         position, set_states = read_parts(state, made.interleaving, list(made.loaders))
         for name, loader in made.loaders.items():
             try:
-                loader.check_state(set_states[name])
+                read_state(set_states[name], loader._resolver.settle())
             except StateError as error:
                 raise StateError(
                     f"the set {name!r}: {error.what}",

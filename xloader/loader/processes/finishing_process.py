@@ -39,6 +39,7 @@ from xloader.loader.processes.process_messages import (
 )
 from xloader.loader.ranks.finishing import Finishing
 from xloader.sources.arrays.dask_cluster import compute_synchronously
+from xloader.transforms.rng import Chance
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class FinishingProcess:
     def _collated(self, arrays: Arrays, task: FinishBatch, room: Buffer | None) -> Parcel:
         finishing, hand_over = self._setup.finishing, self._setup.finishing.hand_over
         recipe, seed = finishing.recipe, finishing.options.seed
-        origin = BatchOrigin.of(recipe, seed, task.epoch, task.occurrences)
+        origin = BatchOrigin.of(recipe, Chance(seed, task.epoch, task.occurrences))
         made = [hand_over(array) for array in arrays.values()]
         rows = Rows(Batch(made, arrays, task.ids, task.is_padding, origin))
         collate_fn = finishing.options.collate_fn
