@@ -167,7 +167,7 @@ def test_what_is_drawn_once_costs_nothing() -> None:
         for shuffle in (True, False):
             options = make_options(output="numpy", batch_size=8, memory="1MiB", shuffle=shuffle)
             rank_plan = RankPlan(samples.recipe, options, 1)
-            worker = Worker(rank_plan, 0, num_ready=1, num_cores=1)
+            worker = Worker(rank_plan, 0)
             assert all(delivery.occurrences is None for delivery in worker.steps(0))
 
 

@@ -14,7 +14,6 @@ from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import PlanKeywords, check_epoch, make_options
 from xloader.core.ranks import World, resolve_world
 from xloader.errors import OptionError
-from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.loader.batches.row_list import Rows
 from xloader.loader.ranks.cursor import Position, RepeatWatch
 from xloader.loader.ranks.rank_plan import RankPlan
@@ -397,16 +396,15 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         seed = self._rank_plan(0).options.seed
         with sendable_errors():
             for delivery in worker.steps(start.epoch, start.step):
-                times = delivery.occurrences
-                origin = BatchOrigin.of(self.samples.recipe, Chance(seed, start.epoch, times))
-                rows: Any = as_batch(delivery, origin)
+                chance = Chance(seed, start.epoch, delivery.occurrences)
+                rows: Any = as_batch(delivery, self.samples.recipe, chance)
                 if self._transforms:
-                    keys = sample_keys(seed, start.epoch, rows.ids, times)
+                    keys = sample_keys(seed, start.epoch, rows.ids, chance.occurrences)
                     rows = self._transforms.apply(rows, keys)
                 elif self.batch_size is None:
                     rows = Rows(rows)
                 yield rows
-                del delivery, rows, origin
+                del delivery, rows
 
     def _rank_plan(self, num_workers: int) -> RankPlan:
         key = check_whole("num_workers", max(num_workers, 1), 1, MOST)

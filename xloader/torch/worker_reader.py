@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from xloader.torch.lent_slots import memory_to_lend
 from xloader.torch.sampler_passes import PlanTag, StepTag
 from xloader.torch.worker_setup import Process, set_up_worker
 from xloader.transforms.outputs import finish
+from xloader.transforms.rng import Chance
 
 
 class Worker(JobFactory):
@@ -148,14 +148,14 @@ class WorkerReader:
         share.passing, share.next_step = passing, step_tag.step + num_workers
         return delivery
 
-    def read(self, ids: Ints, origin: BatchOrigin) -> Batch:
+    def read(self, ids: Ints) -> Batch:
         """Read any samples through a cache of decoded chunks."""
         arrays = self._cache_for(max(len(ids), 1)).read(ids)
         arrays = finish(self._recipe, make_layouts(self._recipe), arrays, ids)
         nans = look_for_nans(self._on_nan, self._num_read, arrays, ids)
         self._num_read += 1
         self._nan_warner.warn(nans)
-        return Batch(arrays.values(), arrays, ids, origin=origin)
+        return Batch(arrays.values(), arrays, ids, origin=BatchOrigin(self._recipe))
 
     def close(self) -> None:
         """Stop the threads and free the memory. It can be called more than once."""
@@ -257,7 +257,7 @@ def num_cores(num_workers: int) -> int:
     return max(usable_cores() // max(num_workers, 1), 1)
 
 
-def as_batch(delivery: Delivery, origin: BatchOrigin) -> Batch:
+def as_batch(delivery: Delivery, recipe: Recipe, chance: Chance) -> Batch:
     """A batch of arrays, from what the engine delivers."""
-    arrays: dict[str, Any] = delivery.arrays
+    arrays, origin = delivery.arrays, BatchOrigin.of(recipe, chance)
     return Batch(arrays.values(), arrays, delivery.ids, np.asarray(delivery.is_padding), origin)

@@ -204,14 +204,9 @@ class RankPlan:
             )
         return self._planned
 
-    @property
-    def lanes(self) -> range:
-        """Numbers of the lanes of this rank."""
-        return self._lanes_of(self.options.ranks.rank)
-
     def sublanes(self, worker: int = 0) -> range:
         """Numbers of the sub-lanes of which one worker of this rank makes batches."""
-        return self._sublanes(self.options.ranks.rank, worker)
+        return self.processes("rank")[worker]
 
     def explain(
         self,
@@ -324,8 +319,10 @@ class RankPlan:
         """The sub-lanes of each worker, of this rank or of all ranks."""
         world = self.options.ranks
         ranks = range(world.world_size) if scope == "world" else [world.rank]
-        workers = range(self.plan.workers)
-        return [self._sublanes(rank, worker) for rank in ranks for worker in workers]
+        workers = self.plan.workers
+        share = self.plan.pace.lanes // world.world_size * workers
+        every = [range(rank * share, (rank + 1) * share) for rank in ranks]
+        return [numbers[worker::workers] for numbers in every for worker in range(workers)]
 
     def warn(self, expected: Explanation, label: str = "") -> None:
         """Warn once if a shuffle mixes poorly, reads more than allowed, or has no batch."""
@@ -350,14 +347,6 @@ class RankPlan:
         larger = RankPlan(self.recipe, options, self.plan.workers)
         # As explain() would tell it, with the reads of each worker process.
         return larger.plan, larger.explain(larger.epoch(0))
-
-    def _sublanes(self, rank: int, worker: int) -> range:
-        lanes, workers = self._lanes_of(rank), self.plan.workers
-        return range(lanes.start * workers, lanes.stop * workers)[worker::workers]
-
-    def _lanes_of(self, rank: int) -> range:
-        share = self.plan.pace.lanes // self.options.ranks.world_size
-        return range(rank * share, (rank + 1) * share)
 
     def _check_padding(self) -> None:
         """Refuse a plan in which a worker has only a batch of padding, and no row to repeat."""

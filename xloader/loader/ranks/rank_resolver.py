@@ -143,13 +143,14 @@ class RankResolver:
         if group is not None and self.options.world is None and world_size > 1:
             self._compare(rank_plan, position, group)
         if world_size > 1:
-            lanes, num_lanes = rank_plan.lanes, rank_plan.plan.pace.lanes
+            rank, num_lanes = rank_plan.options.ranks.rank, rank_plan.plan.pace.lanes
+            share = num_lanes // world_size
             _LOG.info(
                 "rank %d of %d: lanes %d to %d of %d, %d reads of chunks an epoch",
-                rank_plan.options.ranks.rank,
+                rank,
                 world_size,
-                lanes[0],
-                lanes[-1],
+                rank * share,
+                (rank + 1) * share - 1,
                 num_lanes,
                 expected.num_reads,
             )
