@@ -172,7 +172,7 @@ class MapDataset(Dataset[Any]):
         else:
             batch = as_batch(delivery, self.samples.recipe, chance)
         if chance is None:
-            return self._transforms.apply(batch)
+            return self._transforms.apply(batch, None)
         keys = sample_keys(chance.seed, chance.epoch, batch.ids, times)
         return self._transforms.apply(batch, keys)
 
