@@ -19,7 +19,7 @@ from xloader.engine.batches import Delivery
 from xloader.errors import OptionError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.batch_origin import BatchOrigin
-from xloader.loader.batches.device_path import DevicePath, refusal_of
+from xloader.loader.batches.device_path import DevicePath
 from xloader.loader.batches.row_list import SampleNames
 from xloader.loader.epoch_iterator import EpochRun
 from xloader.loader.loader import Loader
@@ -122,7 +122,7 @@ class PlannedLoader(Loader):
             expected = self._expected(start)
         else:
             expected = explain_ranks(rank_plan, self._left(start))
-        refusal = refusal_of(self.device_path)
+        refusal = self.device_path.refusal if self.device_path else ""
         noted = rank_plan.with_notes(expected, self._packed_fields, refusal)
         more = processes_note(self.recipe, rank_plan.options), rank_note(rank_plan.options, scope)
         return replace(noted, notes=(*noted.notes, *filter(None, more)))

@@ -15,7 +15,7 @@ from xloader.core.cores import usable_cores
 from xloader.core.messages import require_tqdm
 from xloader.engine.batches import Delivery
 from xloader.engine.tally import Tally
-from xloader.loader.batches.device_path import DevicePath, refusal_of
+from xloader.loader.batches.device_path import DevicePath
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.reports.advice import advise, show_rate
 from xloader.loader.reports.bottleneck import EpochEffort, SeriesRecorder
@@ -131,7 +131,7 @@ class EpochProgress(Progress):
             "delivered_nbytes": self.delivered_nbytes,
             "advice": advise(effort),
             "cpu_seconds": effort.cpu_seconds + other_cpu_seconds,
-            "pinning_refusal": refusal_of(self.device_path),
+            "pinning_refusal": self.device_path.refusal if self.device_path else "",
             # Threads go on counting meanwhile, so the totals are sums of what was found.
             **sum_variables(variables),
         }

@@ -265,7 +265,7 @@ class RankPlan:
         """Add notes on the samples to a prediction. Labels of windowed dimensions are read."""
         from xloader.loader.reports import explain_notes
 
-        recipe, layouts, device = self.recipe, self.layouts, self.options.on_device.device
+        recipe, layouts = self.recipe, self.layouts
         advice = self._memory_advice
         memory_notes = advice.note(expected), advice.one_region_note(expected)
         notes = self._empty_note, explain_notes.memory_note(self.options), *memory_notes
@@ -274,16 +274,9 @@ class RankPlan:
             expected, recipe, layouts, output_dtype, *notes, packed_fields=packed_fields
         )
         changes: dict[str, Any] = {"threads": explain_notes.threads_in_words(self.options)}
-        # On the processor itself nothing crosses.
-        if device is not None and (packed_fields or str(device) != "cpu"):
-            outputs = make_outputs(recipe, layouts)
-            transfer = explain_notes.transfer_in_words(
-                device, outputs, packed_fields, self.batch_size, output_dtype
-            )
-            way = explain_notes.pinning_in_words(
-                self.options.processes, recipe.is_mapped, pinning_refusal
-            )
-            changes["transfer"] = f"{transfer}, {way}" if way else transfer
+        changes["transfer"] = explain_notes.transfer_in_words(
+            self.options, recipe, layouts, packed_fields, self.batch_size, pinning_refusal
+        )
         as_stored = {field.name for field in packed_fields}
         unpacked = tuple(layout for layout in layouts if layout.name not in as_stored)
         normalized = ", ".join(sorted(normalized_packings(recipe, unpacked)))

@@ -14,7 +14,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from xloader.core.options import divisors_of
 from xloader.errors import MemoryBudgetError, OptionError, StateError
@@ -30,14 +30,6 @@ _FROM_STATE_DICT: Final = "a value of state_dict(), also after it was stored as 
 _KEYS: Final = (
     "version", "epoch", "step", "row", "seed", "drop_last", "samples", "plan", "check",
 )  # fmt: skip
-
-
-class Saved(NamedTuple):
-    """The content of a state."""
-
-    position: Position
-    plan: Plan
-    seed: int
 
 
 def save(position: Position, rank_plan: RankPlan) -> dict[str, Any]:
@@ -61,8 +53,8 @@ def sign(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, "check": hashlib.sha256(text.encode()).hexdigest()[:12]}
 
 
-def read_state(state: object, rank_plan: RankPlan) -> Saved:
-    """Check that a loader can continue from a state, and read the state."""
+def read_state(state: object, rank_plan: RankPlan) -> tuple[Position, Plan, int]:
+    """Check that a loader can continue from a state, and read its position, plan and seed."""
     checked = _check_shape(state)
     _check_samples(checked["samples"], rank_plan.sample_traits)
     # Only now: the plan of samples with other dimensions has another form.
@@ -89,7 +81,7 @@ def read_state(state: object, rank_plan: RankPlan) -> Saved:
         raise unusable_state("its row lies outside its batch", position.row)
     if position.row >= num_rows:
         position = Position(position.epoch, rank_plan.num_steps)
-    return Saved(position, plan, checked["seed"])
+    return position, plan, checked["seed"]
 
 
 def _check_shape(state: object) -> dict[str, Any]:
