@@ -88,8 +88,6 @@ def end_in_time() -> None:
     There are two cases. First, the training process is gone: PyTorch's workers watch the process
     that forked them, but under ``forkserver`` that is the server, which waits for its workers.
     """
-    if get_worker_info() is None:
-        return
     _end_with_training()
     names = {thread.name for thread in threading.enumerate()}
     done = _done_flag()
