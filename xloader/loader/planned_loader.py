@@ -218,8 +218,9 @@ class PlannedLoader(Loader):
             if engine is not None:
                 engine.clear()
             options = rank_plan.options.for_process()
-            what = self._hand_over, self._packed_fields, self._sample_names
-            finishing = Finishing(self.recipe, options, *what)
+            finishing = Finishing(
+                self.recipe, options, self._hand_over, self._packed_fields, self._sample_names
+            )
             engine = Engine(rank_plan, finishing, self.device_path)
             self._carried = engine
         return engine

@@ -132,8 +132,8 @@ class Passes:
                 # Now, because the loop may not ask for another batch after the last one.
                 self._keep(remainder)
                 self.cursor.count(Position(start.epoch, step + 1), rank_plan.num_steps)
-            first, place = FirstId(ids[0]), (start.epoch, step, pass_number)
-            first.step_tag = StepTag(plan_tag, *place, len(ids), _checksum(ids))
+            first, checksum = FirstId(ids[0]), _checksum(ids)
+            first.step_tag = StepTag(plan_tag, start.epoch, step, pass_number, len(ids), checksum)
             yield [first, *ids[1:]]
 
     def _keep(self, remainder: Epoch | Remainder) -> None:
