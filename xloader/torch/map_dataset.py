@@ -156,10 +156,7 @@ class MapDataset(Dataset[Any]):
 
     def _read(self, ids: Sequence[int]) -> list[Any]:
         if self._reader is None or self._reader.is_foreign:
-            options = self._options
-            self._reader = WorkerReader(
-                self.samples.recipe, options.memory_nbytes, options.threads, options.on_nan
-            )
+            self._reader = WorkerReader(self.samples.recipe, self._options)
         step_tag = step_tag_of(ids)
         delivery = None if step_tag is None else self._reader.step(step_tag, ids)
         times = None if delivery is None else delivery.occurrences

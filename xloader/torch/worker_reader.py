@@ -14,7 +14,8 @@ import numpy as np
 from xloader.core.axis import Ints
 from xloader.core.cores import usable_cores
 from xloader.core.messages import warn_caller
-from xloader.core.nans import NanWarner, OnNan, look_for_nans
+from xloader.core.nans import NanWarner, look_for_nans
+from xloader.core.options import LoaderOptions
 from xloader.engine.batches import Delivery
 from xloader.engine.cached_reader import CachedReader
 from xloader.engine.run import Run
@@ -95,15 +96,11 @@ class _Share:
 class WorkerReader:
     """Reads batches in one process: steps of the plan if ids carry step tags, else any ids."""
 
-    def __init__(
-        self, recipe: Recipe, memory_nbytes: int, threads: int | None, on_nan: OnNan = "warn"
-    ) -> None:
+    def __init__(self, recipe: Recipe, options: LoaderOptions) -> None:
         self._recipe = recipe
-        self._memory_nbytes = memory_nbytes
-        self._threads = threads
-        self._on_nan = on_nan
+        self._options = options
         self._num_read = 0
-        self._nan_warner = NanWarner(on_nan)
+        self._nan_warner = NanWarner(options.on_nan)
         self._pid = os.getpid()
         set_up_worker()
         process = Process.here()
@@ -152,7 +149,7 @@ class WorkerReader:
         """Read any samples through a cache of decoded chunks."""
         arrays = self._cache_for(max(len(ids), 1)).read(ids)
         arrays = finish(self._recipe, make_layouts(self._recipe), arrays, ids)
-        nans = look_for_nans(self._on_nan, self._num_read, arrays, ids)
+        nans = look_for_nans(self._options.on_nan, self._num_read, arrays, ids)
         self._num_read += 1
         self._nan_warner.warn(nans)
         return Batch(arrays.values(), arrays, ids, origin=BatchOrigin(self._recipe))
@@ -175,8 +172,8 @@ class WorkerReader:
         self._stop()
         self._plan_tag = plan_tag
         # Batches are checked for NaN in this process, so the dataset's option holds.
-        threads = plan_tag.options.threads or self._threads
-        options = replace(plan_tag.options, on_nan=self._on_nan, threads=threads)
+        threads = plan_tag.options.threads or self._options.threads
+        options = replace(plan_tag.options, on_nan=self._options.on_nan, threads=threads)
         self._rank_plan = RankPlan(self._recipe, options, plan=plan_tag.plan)
         planned = plan_tag.plan.workers
         if planned != self._num_workers:
@@ -235,10 +232,10 @@ class WorkerReader:
         try:
             made = CachedReader.of(
                 self._recipe,
-                self._memory_nbytes,
+                self._options.memory_nbytes,
                 batch_size,
                 prefetch=PREFETCH,
-                num_cores=self._threads or num_cores(self._num_workers),
+                num_cores=self._options.threads or num_cores(self._num_workers),
                 num_workers=self._num_workers,
             )
         except MemoryBudgetError:
