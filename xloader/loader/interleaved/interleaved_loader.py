@@ -276,10 +276,10 @@ class InterleavedLoader(Loader):
         return SetLoaders.of(self.sets, self.options, settled, self._make_loader, is_on_host)
 
     def _rounding_note(self, interleaving: Interleaving) -> list[str]:
-        num_samples = self.sets.num_samples
-        if num_samples is None or num_samples == sum(interleaving.taken):
-            return []
+        num_samples = self.sets.num_samples or 0
         left = num_samples - sum(interleaving.taken)
+        if left <= 0:
+            return []
         return [
             f"{left:,} of {num_samples:,} rows are left out, so that all ranks take the same steps"
             + " and each batch is full" * interleaving.drop_last
