@@ -85,7 +85,7 @@ def draw_preview(
     """Draw the first batch of an epoch, or of the rest of one; see `Loader.preview`."""
     require_matplotlib()
     check_whole("num_rows", num_rows, 1, MOST)
-    rows = rows_of_steps(remainder, rank_plan.sublanes(), [0] * bool(remainder.num_steps))
+    rows = rows_of_steps(remainder, rank_plan.sublanes(), [0]) if remainder.num_steps else []
     if not rows or not len(rows[0][0]):
         raise EmptySamplesError(
             "there is no batch to draw",
