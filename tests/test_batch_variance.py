@@ -126,7 +126,7 @@ def test_the_estimator_of_all_batches_against_numpy(batches, seed):
     for row in np.random.default_rng(seed).permutation(len(members.ids)):
         sums.add(values[members.ids[[row]]], np.array([row]), members)
     kept = [0, 1, 2, 4] if 2 in used else [0, 1, 2, 3, 4]
-    found = sums.design_effect(3, len(batches))
+    found, _ = sums.design_effect(3, len(batches))
     assert (found.num_elements, found.num_left_out) == (len(kept), 5 - len(kept))
     if len(used) == 1:
         assert math.isnan(found.ratio)
@@ -141,7 +141,7 @@ def test_the_estimator_of_all_batches_against_numpy(batches, seed):
         own.add(values[part.ids], np.arange(len(part.ids)), part)
         # Whether an element is left out is known from all batches.
         own._is_finite = sums._is_finite
-        others.append(own.design_effect(3, len(batches)).ratio)
+        others.append(own.design_effect(3, len(batches))[0].ratio)
     if not np.isnan(others).any():
         num = len(others)
         error = math.sqrt((num - 1) * np.var(others))
@@ -159,7 +159,7 @@ def test_some_batches_estimate_the_ratio_of_all_as_well_as_the_standard_error_sa
         members = BatchMembers.of([*rows[chosen]])
         sums = BatchSums(20, 3)
         sums.add(values[members.ids], np.arange(len(members.ids)), members)
-        found = sums.design_effect(size, num_epoch_batches)
+        found, _ = sums.design_effect(size, num_epoch_batches)
         ratios.append(found.ratio)
         told.append(found.standard_error)
         true.append(effect_of([values[own] for own in rows]))

@@ -54,7 +54,7 @@ def rank_plan_of(samples: Samples, workers: int, **options: Any) -> RankPlan:
 def deliveries(rank_plan: RankPlan, epoch: int) -> Iterator[Delivery]:
     """Yield all batches of all workers of a rank."""
     for number in range(rank_plan.plan.workers):
-        yield from Worker(rank_plan, number, num_ready=1, num_cores=2).steps(epoch)
+        yield from Worker(rank_plan, number).steps(epoch)
 
 
 def drawn(case: Case, epoch: int) -> dict[Draw, int]:
@@ -130,7 +130,7 @@ def test_a_sample_that_comes_again_is_told_apart(shuffle: bool, lanes: int) -> N
     draws = [
         draw
         for number in range(2)
-        for delivery in Worker(rank_plan, number, num_ready=1, num_cores=1).steps(1)
+        for delivery in Worker(rank_plan, number).steps(1)
         for draw in draws_of(delivery)
     ]
     assert len(set(draws)) == len(draws) == 180
@@ -167,7 +167,7 @@ def test_what_is_drawn_once_costs_nothing() -> None:
         for shuffle in (True, False):
             options = make_options(output="numpy", batch_size=8, memory="1MiB", shuffle=shuffle)
             rank_plan = RankPlan(samples.recipe, options, 1)
-            worker = Worker(rank_plan, 0, num_ready=1, num_cores=1)
+            worker = Worker(rank_plan, 0)
             assert all(delivery.occurrences is None for delivery in worker.steps(0))
 
 

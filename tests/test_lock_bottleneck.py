@@ -18,7 +18,7 @@ from xloader.engine import run, tally, work_clock
 from xloader.engine.native_executor import NativeExecutor
 from xloader.engine.tally import Gauge, Tally
 from xloader.engine.work_clock import WorkClock, WorkTime
-from xloader.loader.reports import progress
+from xloader.loader import progress
 from xloader.loader.reports.advice import advise
 from xloader.loader.reports.bottleneck import EpochEffort
 from xloader.loader.reports.report import Report

@@ -9,7 +9,7 @@ import xarray as xr
 import xloader
 from xloader.errors import EmptySamplesError, OptionError
 from xloader.loader.loader import Loader
-from xloader.loader.preview import first_rows
+from xloader.loader.preview import rows_of_steps
 from xloader.testing import CountingStore, is_chunk_key, write_store
 
 pytest.importorskip("matplotlib")
@@ -44,7 +44,7 @@ def test_the_rows_are_those_of_the_batch_that_comes_next(options):
     for _ in range(2):
         rows = drawn(loader)
         part = loader._left(loader._cursor.start)
-        ids = first_rows(loader._resolver.rank_plan, part)[0]
+        ids, _ = rows_of_steps(part, loader._resolver.rank_plan.sublanes(), [0])[0]
         batches = list(loader)
         assert ids.tolist() == batches[0].ids.tolist()
         for row, image in enumerate(rows):

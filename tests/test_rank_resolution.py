@@ -17,7 +17,6 @@ from xloader.errors import MemoryBudgetError, OptionError, RanksError
 from xloader.loader.batches.row_list import SampleNames
 from xloader.loader.loader import Loader
 from xloader.loader.ranks import rank_resolver as ranks
-from xloader.loader.ranks.rank_plan import RankRows
 from xloader.loader.ranks.state import sign
 from xloader.testing import CountingStore, write_store
 
@@ -312,5 +311,7 @@ def test_names_of_samples_and_their_rows() -> None:
 
 
 def test_ranks_have_equally_many_rows_and_padding_fills_them() -> None:
-    rows = RankRows(num_samples=9, num_steps=3, batch_size=2, world=World(0, 2))
-    assert (rows.num_each, rows.last_size, rows.num_padding()) == (5, 1, 1)
+    samples = xloader.open(xr.Dataset({"a": ("time", np.arange(9.0))})).window(time=1)
+    loader = samples.loader(batch_size=2, output="numpy", world=World(0, 2))
+    plan = loader._resolver.rank_plan
+    assert (plan.num_each, plan.last_size, plan.num_padding()) == (5, 1, 1)

@@ -52,7 +52,7 @@ def test_workers_deliver_each_sample_once_and_read_what_was_told(
         case.store.reset()
         batches: dict[int, Delivery] = {}
         for number in range(workers):
-            worker = Worker(rank_plan, number, num_ready=1, num_cores=2)
+            worker = Worker(rank_plan, number)
             for index, delivery in enumerate(worker.steps(epoch)):
                 batches[number + index * workers] = delivery
         assert case.store.num_reads == expected.num_reads
@@ -73,7 +73,7 @@ def made(rank_plan: RankPlan, epoch: int, first_step: int = 0) -> dict[int, list
     """Return the batches that a rank's workers make of each remaining step."""
     workers, found = rank_plan.plan.workers, {}
     for number in range(workers):
-        worker = Worker(rank_plan, number, num_ready=1, num_cores=2)
+        worker = Worker(rank_plan, number)
         first = first_step + (number - first_step) % workers
         for index, delivery in enumerate(worker.steps(epoch, first_step)):
             arrays = [delivery.ids, delivery.is_padding, *delivery.arrays.values()]
@@ -138,7 +138,7 @@ def test_parts_share_chunks_only_where_they_are_cut() -> None:
     owners: dict[str, list[int]] = {}
     for number in range(4):
         store.reset()
-        for _ in Worker(rank_plan, number, num_ready=1, num_cores=1).steps(0):
+        for _ in Worker(rank_plan, number).steps(0):
             pass
         for key in store.reads:
             owners.setdefault(key, []).append(number)

@@ -105,7 +105,7 @@ def pids_of(loader: xloader.Loader) -> list[int]:
 
 def slot_nbytes_of(loader: xloader.Loader) -> int:
     """Bytes of each of the slots that processes share."""
-    slots: Any = loader._carried._job_factory._fields.memory  # type: ignore[union-attr]
+    slots: Any = loader._carried._fields.memory  # type: ignore[union-attr]
     return int(slots._layout.nbytes)
 
 

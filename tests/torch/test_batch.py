@@ -127,7 +127,7 @@ def test_a_tensor_shares_the_memory_of_its_array() -> None:
 
 
 def test_the_first_id_of_a_step_is_used_as_any_whole_number() -> None:
-    first = FirstId.of(2, None)
+    first = FirstId(2)
     assert isinstance(first, int)
     assert (first, [10, 20, 30][first]) == (2, 30)
     assert step_tag_of([3, 1, 2]) is None

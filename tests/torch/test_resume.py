@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from xloader.errors import EpochWarning, MemoryBudgetError, OptionError, PlanWar
 from xloader.loader.ranks.state import sign
 from xloader.testing import CountingStore, write_store
 from xloader.torch import ChunkSampler, IterableDataset, MapDataset, collate, data_loader
+from xloader.torch.worker_setup import Process
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
@@ -165,11 +165,11 @@ def streams(dataset: IterableDataset, workers: int, mp: pytest.MonkeyPatch) -> l
     """Return the iterators of all worker processes, each over a copy of the dataset."""
     own, drawn = [], 1000 * next(ITERATORS)
     for number in range(workers):
-        info = SimpleNamespace(id=number, num_workers=workers, seed=drawn + number)
-        mp.setattr("xloader.torch.iterable_dataset.get_worker_info", lambda info=info: info)
+        process = Process(number, drawn, workers)
+        mp.setattr(Process, "here", lambda process=process: process)
         copy = IterableDataset.__new__(IterableDataset)
         copy.__dict__.update(dataset.__getstate__())
-        own.append((info, iter(copy)))
+        own.append((process, iter(copy)))
     return own
 
 
@@ -177,10 +177,10 @@ def in_turn(own: list[Any], mp: pytest.MonkeyPatch) -> Iterator[Any]:
     """Yield batches as a DataLoader does: one of each worker in turn, until none is left."""
     while own:
         left = []
-        for info, stream in own:
-            mp.setattr("xloader.torch.iterable_dataset.get_worker_info", lambda info=info: info)
+        for process, stream in own:
+            mp.setattr(Process, "here", lambda process=process: process)
             for batch in stream:
-                left.append((info, stream))
+                left.append((process, stream))
                 yield batch
                 break
         own = left

@@ -32,7 +32,7 @@ from xloader.engine.slot_layout import FieldBytes
 from xloader.errors import ForkError, OptionError, TransformError, UnsupportedDataError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.batch_origin import BatchOrigin
-from xloader.loader.planned_loader import HandOver
+from xloader.loader.ranks.finishing import HandOver
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.outputs import Output

@@ -3,8 +3,9 @@
 ::
 
     loader.py                the loader
-    engines.py               the runs that make its batches, and the processes that finish them
+    planned_loader.py        the loader of one set of samples, and the runs that make its batches
     epoch_iterator.py        one epoch being carried out
+    progress.py              counts of an epoch, for its report and its progress bar
     preview.py               a picture of the batch that comes next
     variance_measurement.py  the variance of batch means, measured on some batches of an epoch
     sweep_loader.py          one pass over samples in the order that reads fewest chunks

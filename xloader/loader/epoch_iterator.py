@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from xloader.errors import ClosedError
+from xloader.loader.progress import Progress
 from xloader.loader.ranks.cursor import Cursor, Position
-from xloader.loader.reports.progress import BarCounts
-from xloader.loader.reports.report import Report
 
 
 class StepRun(Protocol):
@@ -32,30 +31,12 @@ class StepRun(Protocol):
         """End the run. It may be called more than once, from any thread."""
 
 
-class StepProgress(Protocol):
-    """Counters of the batches delivered."""
-
-    num_steps: int
-
-    def start(self) -> None:
-        """Note that a batch is asked for."""
-
-    def add(self, delivery: Any) -> None:
-        """Count a batch."""
-
-    def report(self) -> Report:
-        """Measurements of the epoch so far."""
-
-    def bar_counts(self) -> BarCounts:
-        """The counters for a progress bar."""
-
-
 @dataclass(frozen=True)
 class EpochRun:
     """One epoch, or the remainder of one, that is about to be carried out."""
 
     run: StepRun
-    progress: StepProgress
+    progress: Progress
     start: Position
     num_steps: int
     num_again: int

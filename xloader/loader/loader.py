@@ -19,9 +19,9 @@ from xloader.core.ranks import World
 from xloader.errors import ClosedError, OptionError, printable
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.row_list import Rows
-from xloader.loader.epoch_iterator import EpochIterator, EpochRun, StepProgress, StepRun
+from xloader.loader.epoch_iterator import EpochIterator, EpochRun, StepRun
+from xloader.loader.progress import Progress, make_bar
 from xloader.loader.ranks.cursor import Cursor, Position
-from xloader.loader.reports.progress import NOTHING_YET, BarCounts, make_bar
 
 if TYPE_CHECKING:
     from xloader.loader.reports.batch_variance import BatchVariance
@@ -62,7 +62,7 @@ class Loader(ABC):
         self._cursor = Cursor(options.shuffle)
         # The iterator itself is not kept: one that nobody holds is collected, and ends its run.
         self._run: StepRun | None = None
-        self._progress: StepProgress | None = None
+        self._progress: Progress | None = None
         self._is_closed = False
         self._locks: dict[int, threading.RLock] = {}
 
@@ -447,7 +447,7 @@ class Loader(ABC):
         >>> [len(batch.ids) for batch in loader.progress(disable=True)]
         [4, 1]
         """
-        return make_bar(self, self._bar_counts, self._cursor.start.step, tqdm_options)
+        return make_bar(self, lambda: self._progress, self._cursor.start.step, tqdm_options)
 
     def close(self) -> None:
         """Stop the threads and release the memory. It may be called more than once.
@@ -510,10 +510,6 @@ class Loader(ABC):
         """Lock under which iterations begin and end, one at a time: they share the memory."""
         # One per process: a lock held by another thread during a fork stays locked in the child.
         return self._locks.setdefault(os.getpid(), threading.RLock())
-
-    def _bar_counts(self) -> BarCounts:
-        """The counters of the epoch under way, or of the last one, for a progress bar."""
-        return NOTHING_YET if self._progress is None else self._progress.bar_counts()
 
     def _check_open(self) -> None:
         if self._is_closed:

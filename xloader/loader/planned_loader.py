@@ -7,11 +7,9 @@ run at a time.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
-
-from numpy.typing import NDArray
 
 from xloader.core.footprint import Footprint
 from xloader.core.nans import NanWarner
@@ -21,20 +19,18 @@ from xloader.engine.batches import Delivery
 from xloader.errors import OptionError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.batch_origin import BatchOrigin
-from xloader.loader.batches.device_path import DevicePath, refusal_of
+from xloader.loader.batches.device_path import DevicePath
 from xloader.loader.batches.row_list import SampleNames
 from xloader.loader.epoch_iterator import EpochRun
 from xloader.loader.loader import Loader
+from xloader.loader.progress import EpochProgress
 from xloader.loader.ranks.cursor import Position
-from xloader.loader.ranks.finishing import Finishing
+from xloader.loader.ranks.finishing import Finishing, HandOver
 from xloader.loader.ranks.job_factory import JobFactory, explain_ranks
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.ranks.rank_resolver import RankResolver
-from xloader.loader.ranks.state import read_state
 from xloader.loader.reports.explain_notes import processes_note, rank_note
-from xloader.loader.reports.progress import EpochProgress
 from xloader.planning.epoch import Epoch, Remainder
-from xloader.planning.explain import Cached
 from xloader.planning.plan import Plan
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.packed_fields import PackedField
@@ -47,9 +43,6 @@ if TYPE_CHECKING:
     from xloader.planning.explain import Explanation
     from xloader.show.canvas import Picture
     from xloader.show.cards import Card
-
-HandOver = Callable[[NDArray[Any]], Any]
-"""Converts a gathered array into what is delivered: a tensor, or the array itself."""
 
 
 class PlannedLoader(Loader):
@@ -73,7 +66,7 @@ class PlannedLoader(Loader):
         self.recipe = recipe
         self._hand_over = hand_over
         self._packed_fields = tuple(packed_fields)
-        self._device_path = device_path
+        self.device_path = device_path
         self._sample_names = sample_names
         self.label = ""
         self._resolver = RankResolver(recipe, options)
@@ -82,11 +75,6 @@ class PlannedLoader(Loader):
         self._carried: Engine | None = None
         # Made before processes are, so that their batches refer to the recipe of this one.
         _ = recipe.token
-
-    @property
-    def device_path(self) -> DevicePath | None:
-        """The way of the batches to a device; None if they stay as gathered."""
-        return self._device_path
 
     @property
     def footprint(self) -> Footprint:
@@ -134,7 +122,7 @@ class PlannedLoader(Loader):
             expected = self._expected(start)
         else:
             expected = explain_ranks(rank_plan, self._left(start))
-        refusal = refusal_of(self._device_path)
+        refusal = self.device_path.refusal if self.device_path else ""
         noted = rank_plan.with_notes(expected, self._packed_fields, refusal)
         more = processes_note(self.recipe, rank_plan.options), rank_note(rank_plan.options, scope)
         return replace(noted, notes=(*noted.notes, *filter(None, more)))
@@ -156,14 +144,10 @@ class PlannedLoader(Loader):
         self._explained = {}
         self._cursor.load(position, self._resolver.rank_plan.num_steps)
 
-    def check_state(self, state: object) -> None:
-        """Raise the errors of `load_state_dict`, without loading the state."""
-        read_state(state, self._resolver.settle())
-
     def __reduce__(self) -> tuple[object, ...]:
         # Only the arguments are pickled: threads, memory and position belong to this process.
         arguments = (self.recipe, self.options, self._hand_over, self._packed_fields)
-        return PlannedLoader, (*arguments, self._device_path, self._sample_names)
+        return PlannedLoader, (*arguments, self.device_path, self._sample_names)
 
     def _card(self) -> Card:
         from xloader.show.sample_cards import loader_card, option_facts, show_rest
@@ -194,16 +178,16 @@ class PlannedLoader(Loader):
         """Prediction for an iteration of this rank. No labels are read."""
         rank_plan, left = self._resolver.settle(), self._left(start)
         kept = self._engine().loaded()
-        key = start, sum(map(len, kept))
+        key = start, len(kept)
         if key not in self._explained:
-            self._explained = {key: rank_plan.explain(left, cached=kept)}
+            self._explained = {key: rank_plan.explain(left, cached=[kept])}
         return self._explained[key]
 
     def _announce(self) -> None:
         expected = self._expected(self._cursor.start)
         rank_plan = self._resolver.rank_plan
-        if self._device_path is not None and rank_plan.num_steps:
-            self._device_path.check(rank_plan.batch_size, rank_plan.rows.last_size)
+        if self.device_path is not None and rank_plan.num_steps:
+            self.device_path.check(rank_plan.batch_size, rank_plan.last_size)
         rank_plan.warn(expected, self.label)
         self._resolver.begin(expected, self._cursor.start)
 
@@ -212,17 +196,7 @@ class PlannedLoader(Loader):
         expected, rank_plan = self._expected(start), self._resolver.rank_plan
         remainder = self._left(start)
         run = self._engine().begin(remainder)
-        progress = EpochProgress(
-            expected,
-            run.tally,
-            rank_plan.plan.budget,
-            rank_plan.options.num_threads,
-            rank_plan.batch_size,
-            rank_plan.is_direct,
-            rank_plan.footprint.groups,
-            self.options.processes > 0,
-            self._device_path,
-        )
+        progress = EpochProgress(expected, run.tally, rank_plan, self.device_path)
         num_again = remainder.sublanes.num_again_of(rank_plan.sublanes()[0])
         return EpochRun(run, progress, start, rank_plan.num_steps, num_again)
 
@@ -234,8 +208,8 @@ class PlannedLoader(Loader):
     def _release(self) -> None:
         if self._carried is not None:
             self._carried.clear()
-        if self._device_path is not None:
-            self._device_path.close()
+        if self.device_path is not None:
+            self.device_path.close()
 
     def _engine(self) -> Engine:
         """The engine of the present rank plan, made anew when the plan has changed."""
@@ -244,8 +218,10 @@ class PlannedLoader(Loader):
             if engine is not None:
                 engine.clear()
             options = rank_plan.options.for_process()
-            finishing = Finishing(self.recipe, options, self._packed_fields, self._sample_names)
-            engine = Engine(rank_plan, finishing, self._device_path, self._hand_over)
+            finishing = Finishing(
+                self.recipe, options, self._hand_over, self._packed_fields, self._sample_names
+            )
+            engine = Engine(rank_plan, finishing, self.device_path)
             self._carried = engine
         return engine
 
@@ -261,49 +237,41 @@ class PlannedLoader(Loader):
         return self._collate(batch)
 
     def _batch(self, delivery: Delivery, epoch: int) -> Batch:
-        seed, times = self._resolver.rank_plan.options.seed, delivery.occurrences
+        seed = self._resolver.rank_plan.options.seed
+        chance = Chance(seed, epoch, delivery.occurrences)
         names = self._sample_names
         recipe = self.recipe if names is None else names.recipe
         ids = delivery.ids if names is None else names.of(delivery.ids)
-        origin = BatchOrigin.of(recipe, seed, epoch, times)
-        if self._device_path is not None:
-            return self._device_path.deliver(delivery, Chance(seed, epoch, times), origin)
+        origin = BatchOrigin.of(recipe, chance)
+        if self.device_path is not None:
+            return self.device_path.deliver(delivery, chance, origin)
         arrays = [self._hand_over(array) for array in delivery.arrays.values()]
         return Batch(arrays, delivery.arrays, ids, delivery.is_padding, origin)
 
 
-@dataclass(eq=False)
-class Engine:
+class Engine(JobFactory):
     """Makes the runs of a loader, one at a time, which use the same memory.
 
     Worker processes are started at the first run.
     """
 
-    rank_plan: RankPlan
-    finishing: Finishing
-    device_path: DevicePath | None
-    hand_over: HandOver
-    _team: ProcessTeam | None = None
-
-    def __post_init__(self) -> None:
-        options = self.finishing.options
-        self._job_factory = JobFactory(
-            self.rank_plan,
-            self.finishing,
-            num_ready=options.prefetch,
-            num_cores=options.num_threads,
-            device_path=self.device_path,
-        )
+    def __init__(
+        self, rank_plan: RankPlan, finishing: Finishing, device_path: DevicePath | None
+    ) -> None:
+        options = finishing.options
+        num_ready, num_cores = options.prefetch, options.num_threads
+        super().__init__(rank_plan, finishing, num_ready, num_cores, device_path=device_path)
+        self._team: ProcessTeam | None = None
 
     @property
     def pids(self) -> list[int]:
         """Ids of the worker processes; none before the first run."""
         return [] if self._team is None else self._team.pids
 
-    def loaded(self) -> Sequence[Cached]:
-        """The blocks in memory from earlier epochs."""
+    def loaded(self) -> set[tuple[int, int]]:
+        """Set of the blocks in memory from earlier epochs, as (group, block)."""
         self.refresh()
-        return [self._job_factory.loaded()]
+        return super().loaded()
 
     def begin(self, remainder: Epoch | Remainder) -> Run:
         """Make the run of an epoch, or of what is left of it."""
@@ -312,38 +280,38 @@ class Engine:
             self._team = self._start_team()
             # Also if the loader is dropped, or at exit.
             self._end_team = weakref.finalize(self, self._team.close)
-            self._job_factory.use(self._team.make_slots, self._team.finisher)
-        return self._job_factory.run(remainder, self.rank_plan.sublanes())
+            self.use(self._team.make_slots, self._team.finisher)
+        return self.run(remainder, self.rank_plan.sublanes())
 
     def refresh(self) -> None:
         """Start with new memory and processes where those there are cannot be used any more."""
         if self._team is not None:
-            has_lost_slots = self.device_path is not None and self.device_path.has_lost_slots
-            if has_lost_slots or self._job_factory.is_spoilt or not self._team.is_usable:
+            has_lost_slots = self._device_path is not None and self._device_path.has_lost_slots
+            if has_lost_slots or self.is_spoilt or not self._team.is_usable:
                 self.clear()
-        if self._job_factory.is_foreign:
-            self._job_factory.renew()
+        if self.is_foreign:
+            self.renew()
 
     def clear(self) -> None:
         """Release all memory, and end the processes."""
-        self._job_factory.clear()
+        super().clear()
         if self._team is not None:
             self._end_team()
-            if self.device_path is not None:
-                self.device_path.unpin_slots()
+            if self._device_path is not None:
+                self._device_path.unpin_slots()
             self._team = None
-            self._job_factory.use(None, None)
+            self.use(None, None)
 
     def _start_team(self) -> ProcessTeam:
         """Start the processes, and let the device read their memory by itself."""
         from xloader.loader.processes.process_team import ProcessTeam
 
-        rank_plan, path = self.rank_plan, self.device_path
+        rank_plan, path = self.rank_plan, self._device_path
         # The batch that the user holds is on the device, if there is one.
         num_held = 0 if path is not None and path.copies_batches else 1
         num_slots = min(rank_plan.options.prefetch + 1 + num_held, max(rank_plan.num_steps, 1))
         num_rows, room_nbytes = rank_plan.slot_rows, rank_plan.room_nbytes
-        team = ProcessTeam(self.finishing, self.hand_over, num_rows, room_nbytes, num_slots)
+        team = ProcessTeam(self._finishing, num_rows, room_nbytes, num_slots)
         try:
             if path is not None:
                 path.pin_slots(team.memory.buffer, num_slots)

@@ -85,19 +85,18 @@ def draw_preview(
     """Draw the first batch of an epoch, or of the rest of one; see `Loader.preview`."""
     require_matplotlib()
     check_whole("num_rows", num_rows, 1, MOST)
-    ids, times = first_rows(rank_plan, remainder)
-    if not len(ids):
+    rows = rows_of_steps(remainder, rank_plan.sublanes(), [0]) if remainder.num_steps else []
+    if not rows or not len(rows[0][0]):
         raise EmptySamplesError(
             "there is no batch to draw",
             given=f"{remainder.num_steps} batches left in epoch {start.epoch}",
             remedy="call set_epoch for another epoch, or pass drop_last=False",
         )
-    recipe, seed = rank_plan.recipe, rank_plan.options.seed
+    recipe, (ids, times) = rank_plan.recipe, rows[0]
     arrays = read_samples(recipe, rank_plan.layouts, ids)
-    chance = Chance(seed, start.epoch, times)
+    chance = Chance(rank_plan.options.seed, start.epoch, times)
     arrays = finish(recipe, rank_plan.layouts, arrays, ids, chance)
-    origin = BatchOrigin.of(recipe, seed, start.epoch, times)
-    frame = origin.to_xarray(arrays, ids)
+    frame = BatchOrigin.of(recipe, chance).to_xarray(arrays, ids)
     frames = {
         f"sample {ids[row]} (row {row})": show_labels(frame.isel({SAMPLE: row}))
         for row in range(min(num_rows, len(ids)))
@@ -106,13 +105,6 @@ def draw_preview(
     batches = show_count(rank_plan.num_steps, "batch")
     title = f"{which} of {batches} of epoch {start.epoch}: {_facts(arrays)}"
     return draw_samples(frames, recipe, channel, title, len(ids))
-
-
-def first_rows(rank_plan: RankPlan, remainder: Epoch | Remainder) -> tuple[Ints, Ints | None]:
-    """Ids and occurrences of the first batch's samples, in row order, without padding."""
-    if not remainder.num_steps:
-        return np.zeros(0, np.int64), None
-    return rows_of_steps(remainder, rank_plan.sublanes(), [0])[0]
 
 
 def _facts(arrays: Mapping[str, NDArray[Any]]) -> str:

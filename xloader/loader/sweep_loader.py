@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 
@@ -23,16 +23,13 @@ _BATCH_SHARE: Final = 32
 """Of the memory, the share that a batch may take."""
 
 
-LoaderT = TypeVar("LoaderT", bound=Loader)
-
-
 def make_sweep_loader(
-    make: Callable[..., LoaderT],
+    make: Callable[..., Loader],
     recipe: Recipe,
     options: LoaderOptions,
     sample_names: SampleNames | None = None,
     batch_size: int | None = None,
-) -> LoaderT:
+) -> Loader:
     """A loader of NumPy batches in ascending or shuffled order, whichever reads fewer chunks."""
     rows = batch_size
     if rows is None:

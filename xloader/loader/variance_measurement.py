@@ -96,17 +96,6 @@ class BatchMembers:
         return counts
 
 
-@dataclass(frozen=True, eq=False)
-class DesignEffect:
-    """The design effect of batches for one variable."""
-
-    ratio: float
-    standard_error: float
-    without_each: NDArray[np.float64]
-    num_elements: int
-    num_left_out: int
-
-
 class BatchSums:
     """Sums over batches of elements of their samples, from which the design effect follows.
 
@@ -145,8 +134,10 @@ class BatchSums:
             piece *= piece
             self._squares += counts @ piece
 
-    def design_effect(self, batch_size: int, num_epoch_batches: int) -> DesignEffect:
-        """The design effect, once all samples were added.
+    def design_effect(
+        self, batch_size: int, num_epoch_batches: int
+    ) -> tuple[VariableVariance, NDArray[np.float64]]:
+        """The design effect once all samples were added, and its ratio without each batch.
 
         With ``K`` of the ``n`` batches of an epoch, each of ``B`` samples, and all sums over
         elements::
@@ -183,13 +174,13 @@ class BatchSums:
                 within.sum() - within,
                 num - 1,
             )
-        return DesignEffect(
+        ratio, error = (
             float(ratio_of(between.sum(), within.sum(), num)),
             jackknife_error(without_each),
-            without_each,
-            int(kept.sum()),
-            int((~kept).sum()),
         )
+        worth, num_kept = effective_size(batch_size, ratio), int(kept.sum())
+        figures = VariableVariance(ratio, error, worth, num_kept, len(kept) - num_kept)
+        return figures, without_each
 
 
 def jackknife_error(without_each: NDArray[np.float64]) -> float:
@@ -199,13 +190,15 @@ def jackknife_error(without_each: NDArray[np.float64]) -> float:
     return math.sqrt((num - 1) / num * float((deviations**2).sum()))
 
 
-def mean_effect(effects: Sequence[DesignEffect]) -> tuple[float, float]:
+def mean_effect(
+    effects: Sequence[tuple[VariableVariance, NDArray[np.float64]]],
+) -> tuple[float, float]:
     """The mean ratio of several variables, as if each had the same variance; and its error."""
-    varying = [effect for effect in effects if math.isfinite(effect.ratio)]
+    varying = [effect for effect in effects if math.isfinite(effect[0].ratio)]
     if not varying:
         return math.nan, math.nan
-    ratio = float(np.mean([effect.ratio for effect in varying]))
-    return ratio, jackknife_error(np.mean([effect.without_each for effect in varying], axis=0))
+    ratio = float(np.mean([figures.ratio for figures, _ in varying]))
+    return ratio, jackknife_error(np.mean([without_each for _, without_each in varying], axis=0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,14 +273,7 @@ def measure_batch_variance(
         sums_nbytes=sums_nbytes,
         num_expected_reads=expected.num_reads,
         variables={
-            series.name: VariableVariance(
-                effect.ratio,
-                effect.standard_error,
-                effective_size(size, effect.ratio),
-                effect.num_elements,
-                effect.num_left_out,
-            )
-            for series, effect in zip(variables, effects, strict=True)
+            series.name: figures for series, (figures, _) in zip(variables, effects, strict=True)
         },
         num_reads=report.num_reads,
         read_nbytes=report.read_nbytes,

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.core.option_checks import MOST, check_whole
 from xloader.errors import OptionError
-from xloader.loader.ranks.state import describe_samples
+from xloader.loader.ranks.rank_plan import describe_samples
 from xloader.mosaic.target_grid import COVERAGE, Blend, GridVariable, PlacedAxis, TargetGrid
 from xloader.recipe.layout import Elements, FieldLayout, FieldPart, make_layouts, window_offsets
 from xloader.recipe.names import CHANNEL

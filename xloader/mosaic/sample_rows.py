@@ -13,7 +13,7 @@ from xloader.core.option_checks import check_ids
 from xloader.core.subset import Subset
 from xloader.errors import TargetError, UnsupportedDataError
 from xloader.loader.batches.batch import Batch
-from xloader.loader.ranks.state import describe_samples
+from xloader.loader.ranks.rank_plan import describe_samples
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
 

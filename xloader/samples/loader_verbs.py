@@ -21,7 +21,7 @@ from xloader.core.options import (
 )
 from xloader.core.ranks import World
 from xloader.errors import MemoryBudgetError, OptionError
-from xloader.loader.planned_loader import HandOver, PlannedLoader
+from xloader.loader.planned_loader import PlannedLoader
 from xloader.loader.reports.explain_notes import memory_note, with_notes
 from xloader.planning.make_plan import most_rows
 from xloader.recipe.demands import make_footprint
@@ -57,7 +57,7 @@ def make_array_loader(recipe: Recipe, options: LoaderOptions) -> PlannedLoader:
 
 def composers(
     options: LoaderOptions, dtypes: Mapping[str, np.dtype]
-) -> tuple[HandOver, Callable[[Sequence[Any]], Any] | None]:
+) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], Any] | None]:
     """The functions that hand over arrays of batches, and that join batches on a device.
 
     The second is None if batches stay in ordinary memory.

@@ -15,7 +15,7 @@ from xloader.loader.ranks.cursor import Position
 from xloader.loader.ranks.rank_resolver import RankResolver
 from xloader.planning.explain import Explanation
 from xloader.torch.misuse import refuse_dealing_twice, refuse_state, require_samples
-from xloader.torch.sampler_passes import BatchPass, IdPass, Passes
+from xloader.torch.sampler_passes import BatchPass, Passes
 
 if TYPE_CHECKING:
     from xloader.samples.samples import Samples
@@ -131,7 +131,7 @@ class ChunkSampler(DistributedSampler[int]):
     @property
     def num_samples(self) -> int:  # type: ignore[override]
         """Number of ids in an epoch on this rank, including those that fill up the last batch."""
-        return self._passes.resolver.settle().rows.num_each
+        return self._passes.resolver.settle().num_each
 
     @property
     def total_size(self) -> int:  # type: ignore[override]
@@ -166,7 +166,7 @@ class ChunkSampler(DistributedSampler[int]):
         """
         refuse_dealing_twice("a ChunkSampler")
         self._passes.resolver.settle()
-        return IdPass(self._passes)
+        return BatchPass(is_single=True, passes=self._passes)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise refuse_state("ChunkSampler", name, "call sampler.resume(epoch, step)")
@@ -257,7 +257,7 @@ class ChunkSampler(DistributedSampler[int]):
             Begins where the next iteration of this sampler begins.
         """
         self._passes.resolver.settle()
-        return BatchPass(self._passes)
+        return BatchPass(is_single=False, passes=self._passes)
 
 
 class ChunkBatches(BatchSampler):

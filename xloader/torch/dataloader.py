@@ -169,19 +169,14 @@ def data_loader(
         drop_last=drop_last,
         **kwargs,
     )
-    _show_sampler(loader, sampler, parse_nbytes(memory))
+    # Methods of the instance, as the class stays the stock one. Lightning and accelerate ask the
+    # sampler to set the epoch, transformers.Trainer asks the loader, or the batch sampler within
+    # one that skips batches.
+    methods: Any = loader
+    methods.explain = sampler.explain
+    methods.set_epoch = methods.batch_sampler.set_epoch = sampler.set_epoch
+    methods._repr_html_ = functools.partial(loader_html, sampler, parse_nbytes(memory))
     return loader
-
-
-def _show_sampler(loader: Any, sampler: ChunkSampler, memory_nbytes: int) -> None:
-    """Give a loader methods of its sampler. They are the instance's: the class stays the stock one.
-
-    Lightning and accelerate ask the sampler to set the epoch, transformers.Trainer asks the
-    loader, or the batch sampler within one that skips batches.
-    """
-    loader.explain = sampler.explain
-    loader.set_epoch = loader.batch_sampler.set_epoch = sampler.set_epoch
-    loader._repr_html_ = functools.partial(loader_html, sampler, memory_nbytes)
 
 
 def _check_rest(kwargs: Mapping[str, Any]) -> None:

@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Unpack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
 import torch
-from torch.utils.data import default_convert, get_worker_info
+from torch.utils.data import default_convert
 
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import PlanKeywords, check_epoch, make_options
 from xloader.core.ranks import World, resolve_world
 from xloader.errors import OptionError
-from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.loader.batches.row_list import Rows
 from xloader.loader.ranks.cursor import Position, RepeatWatch
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.ranks.rank_resolver import RankResolver
-from xloader.loader.ranks.state import Saver, another_option, read_state
+from xloader.loader.ranks.state import another_option, read_state, save
 from xloader.planning.explain import Explanation
 from xloader.tensors.collate import collate
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.chunk_sampler import check_options
 from xloader.torch.lent_slots import MORE_SLOTS
 from xloader.torch.misuse import (
-    collate_by_default,
-    refuse_batches_of_batches,
+    check_fetcher,
     refuse_dealing_twice,
     refuse_state,
     require_samples,
 )
+from xloader.torch.sampler_passes import StepPass
 from xloader.torch.worker_reader import Worker, as_batch
-from xloader.torch.worker_setup import sendable_errors, set_up_worker
-from xloader.transforms.rng import sample_keys
+from xloader.torch.worker_setup import Process, sendable_errors, set_up_worker
+from xloader.transforms.rng import Chance, sample_keys
 
 if TYPE_CHECKING:
     from xloader.samples.samples import Samples
@@ -44,20 +41,6 @@ if TYPE_CHECKING:
 
 MOST_WORKERS = 1024
 """Largest number of workers of a ``DataLoader``: shared memory has a place for each."""
-
-
-class Process(NamedTuple):
-    """The process that iterates: the training process, or a worker of a ``DataLoader``."""
-
-    number: int = 0
-    iteration: int = -1
-
-    @classmethod
-    def of(cls, info: Any) -> Process:
-        """The process that ``get_worker_info`` describes."""
-        # PyTorch draws a seed for each iterator and adds the worker's number to it. Without the
-        # number, the seed identifies the iterator.
-        return cls() if info is None else cls(info.id, info.seed - info.id)
 
 
 class SharedCursor:
@@ -120,7 +103,7 @@ def _shared(size: int) -> torch.Tensor:
 
 
 @dataclass(eq=False)
-class WorkerPass(Iterator[Any]):
+class WorkerPass(StepPass):
     """Iterator over one worker's batches of an epoch, in one process.
 
     A ``DataLoader`` takes batches from its processes in turn, beginning with the first process. If
@@ -132,43 +115,12 @@ class WorkerPass(Iterator[Any]):
     cursor: SharedCursor
     process: Process
     open_steps: Callable[[Position, int], Iterator[Any]]
-    is_single: bool
-    _start: Position | None = None
-    _position: Position | None = None
-    _steps: Iterator[Any] = field(default_factory=lambda: iter(()))
-    _rows: Iterator[Any] = field(default_factory=lambda: iter(()))
-
-    @cached_property
-    def _saver(self) -> Saver:
-        return Saver(self.rank_plan)
-
-    @property
-    def position(self) -> Position:
-        """The position of this process, after the batches or samples that were taken from it."""
-        start = self.cursor.start(self.process)
-        return self._position or self._start or self._after(start, self.process.number)
-
-    def __next__(self) -> Any:
-        position = self._position or self._begin()
-        if not self.is_single:
-            rows = next(self._steps)
-            self._position = self._next(position)
-            return rows
-        if not operator.length_hint(self._rows):
-            self._rows = iter(next(self._steps))
-        row = next(self._rows)
-        is_done = not operator.length_hint(self._rows)
-        self._position = (
-            self._next(position) if is_done else replace(position, row=position.row + 1)
-        )
-        return row
 
     def state_dict(self) -> dict[str, Any]:
         """The position of this process, as plain JSON values under 2 KB."""
-        return self._saver.save(self.position)
+        return save(self.position, self.rank_plan)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the position of a saved state. Nothing is read."""
+    def _load(self, state: Mapping[str, Any]) -> Position:
         position, plan, seed = read_state(state, self.rank_plan)
         options = self.rank_plan.options
         if seed != options.seed:
@@ -181,33 +133,29 @@ class WorkerPass(Iterator[Any]):
             given = f"a state within batch {position.step}, and a dataset of whole batches"
             raise another_option("batch_size", given, "batch_size=None", "pass batch_size=None")
         self.cursor.repeats.clear()
-        self._start, self._position = position, None
-        self._steps, self._rows = iter(()), iter(())
+        return position
 
-    def _begin(self) -> Position:
-        # Only at the first batch: trainers ask for an iterator before they set the epoch.
-        position = self._position = self.position
+    def _first(self) -> Position:
+        return self._later(self.cursor.start(self.process), self.process.number)
+
+    def _open(self, position: Position) -> Iterator[Any]:
         if not self.process.number:
             # A DataLoader asks each worker for so many batches before it delivers one.
             is_worker = self.process.iteration != -1
             self.cursor.repeats.begin(position, is_worker * self.rank_plan.options.prefetch)
         self.cursor.begin(self.process)
-        if position.step < self.rank_plan.num_steps:
-            self._steps = self.open_steps(position, position.step % self.rank_plan.plan.workers)
-        if position.row:
-            self._rows = iter(next(self._steps)[position.row :])
-        return position
+        if position.step >= self.rank_plan.num_steps:
+            return iter(())
+        return self.open_steps(position, position.step % self.rank_plan.plan.workers)
 
-    def _next(self, position: Position) -> Position:
-        """The position after a step that this process has given, which is counted."""
+    def _after(self, position: Position) -> Position:
         if not self.process.number:
             self.cursor.repeats.count()
-        return self._after(position)
+        return self._later(position, self.rank_plan.plan.workers)
 
-    def _after(self, position: Position, num_steps: int | None = None) -> Position:
-        """The position some steps after another one; by default, this process's next step."""
-        more = self.rank_plan.plan.workers if num_steps is None else num_steps
-        return Position(position.epoch, min(position.step + more, self.rank_plan.num_steps))
+    def _later(self, position: Position, num_steps: int) -> Position:
+        """The position some steps after another one, or at the end of its epoch."""
+        return Position(position.epoch, min(position.step + num_steps, self.rank_plan.num_steps))
 
 
 _UNBATCHED_SIZE = 32
@@ -357,7 +305,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def __len__(self) -> int:
         """Number of batches in an epoch on this rank, or of samples if ``batch_size`` is None."""
         rank_plan = self._rank_plan(1)
-        return rank_plan.rows.num_each if self.batch_size is None else rank_plan.num_steps
+        return rank_plan.num_each if self.batch_size is None else rank_plan.num_steps
 
     def explain(
         self, scope: Literal["rank", "world"] = "rank", *, num_workers: int = 0
@@ -401,18 +349,16 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         """
         refuse_dealing_twice("an IterableDataset of xloader")
         if self.batch_size is not None:
-            refuse_batches_of_batches()
-            collate_by_default(default_convert, collate)
+            check_fetcher(default_convert, collate)
         set_up_worker()
-        info = get_worker_info()
-        num_workers = 0 if info is None else info.num_workers
-        if num_workers > MOST_WORKERS:
-            raise OptionError("too many workers", given=num_workers, allowed=f"<= {MOST_WORKERS}")
+        process, allowed = Process.here(), f"<= {MOST_WORKERS}"
+        if process.num_workers > MOST_WORKERS:
+            raise OptionError("too many workers", given=process.num_workers, allowed=allowed)
         is_single = self.batch_size is None
-        rank_plan = self._rank_plan(num_workers)
-        if info is None or info.id == 0:
+        rank_plan = self._rank_plan(process.num_workers)
+        if not process.number:
             rank_plan.warn_if_empty()
-        return WorkerPass(rank_plan, self._cursor, Process.of(info), self._open_steps, is_single)
+        return WorkerPass(is_single, rank_plan, self._cursor, process, self._open_steps)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise refuse_state("IterableDataset", name, "call dataset.resume(epoch, step)")
@@ -427,20 +373,19 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         return state
 
     def _open_steps(self, start: Position, number: int) -> Iterator[Any]:
-        info = get_worker_info()
-        num_workers = 0 if info is None else info.num_workers
-        rank_plan = self._rank_plan(num_workers)
-        if info is None or info.id == 0:
+        process = Process.here()
+        rank_plan = self._rank_plan(process.num_workers)
+        if not process.number:
             expected = rank_plan.explain(rank_plan.remainder(start.epoch, 0))
             rank_plan.warn(expected)
-            if info is None:
+            if not process.num_workers:
                 # Worker processes have no process group to ask.
                 self._resolvers[1].begin(expected, start)
         worker = self._worker
         if worker is None or worker.is_foreign or worker.number != number:
             if worker is not None and not worker.is_foreign:
                 worker.close()
-            worker = self._worker = Worker.here(rank_plan, number)
+            worker = self._worker = Worker(rank_plan, number)
         return self._rows(worker, start)
 
     def _rows(self, worker: Worker, start: Position) -> Iterator[Any]:
@@ -451,16 +396,15 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         seed = self._rank_plan(0).options.seed
         with sendable_errors():
             for delivery in worker.steps(start.epoch, start.step):
-                times = delivery.occurrences
-                origin = BatchOrigin.of(self.samples.recipe, seed, start.epoch, times)
-                rows: Any = as_batch(delivery, origin)
+                chance = Chance(seed, start.epoch, delivery.occurrences)
+                rows: Any = as_batch(delivery, self.samples.recipe, chance)
                 if self._transforms:
-                    keys = sample_keys(seed, start.epoch, rows.ids, times)
+                    keys = sample_keys(seed, start.epoch, rows.ids, chance.occurrences)
                     rows = self._transforms.apply(rows, keys)
                 elif self.batch_size is None:
                     rows = Rows(rows)
                 yield rows
-                del delivery, rows, origin
+                del delivery, rows
 
     def _rank_plan(self, num_workers: int) -> RankPlan:
         key = check_whole("num_workers", max(num_workers, 1), 1, MOST)

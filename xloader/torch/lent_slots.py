@@ -29,6 +29,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data import get_worker_info
@@ -188,34 +189,15 @@ class Lender:
         """
         if not array.size:
             return None
-        address, nbytes = address_of(array), extent_of(array)
+        begin, end = byte_bounds(array)
         # Two threads may send at the same time. Slots may be added meanwhile.
         with self._lock:
             for ref in self._slots.valuerefs():
                 slot = ref()
-                loan = None if slot is None else slot.lend(address, nbytes)
+                loan = None if slot is None else slot.lend(begin, end - begin)
                 if loan is not None:
                     return loan
         return None
-
-
-def extent_of(array: NDArray[Any]) -> int:
-    """Bytes from an array's first element to its last, both included.
-
-    Parameters
-    ----------
-    array : numpy.ndarray
-        An array with elements, and without negative strides.
-
-    Examples
-    --------
-    >>> extent_of(np.zeros((4, 3), np.float32)[:2, :2])
-    20
-    """
-    nbytes: int = array.itemsize
-    for size, stride in zip(array.shape, array.strides, strict=True):
-        nbytes += (size - 1) * stride
-    return nbytes
 
 
 class LentBatches(BatchMemory):

@@ -10,7 +10,6 @@ from torch.utils.data import Dataset, TensorDataset
 
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.options import LoaderOptions
-from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.samples.loader_verbs import whole_loader
 from xloader.samples.single_samples import listed_ids, normal_ids
 from xloader.tensors.collate import hand_over
@@ -19,7 +18,7 @@ from xloader.torch.misuse import require_samples
 from xloader.torch.sampler_passes import FirstId, step_tag_of
 from xloader.torch.worker_reader import WorkerReader, as_batch
 from xloader.torch.worker_setup import sendable_errors
-from xloader.transforms.rng import sample_keys
+from xloader.transforms.rng import Chance, sample_keys
 
 if TYPE_CHECKING:
     from xloader.samples.samples import Samples
@@ -157,26 +156,21 @@ class MapDataset(Dataset[Any]):
 
     def _read(self, ids: Sequence[int]) -> list[Any]:
         if self._reader is None or self._reader.is_foreign:
-            options = self._options
-            self._reader = WorkerReader(
-                self.samples.recipe, options.memory_nbytes, options.threads, options.on_nan
-            )
+            self._reader = WorkerReader(self.samples.recipe, self._options)
         step_tag = step_tag_of(ids)
         delivery = None if step_tag is None else self._reader.step(step_tag, ids)
-        if delivery is None:
-            origin = BatchOrigin(self.samples.recipe)
-            batch = self._reader.read(normal_ids(len(self), np.asarray(ids)), origin)
-        else:
-            assert step_tag is not None
-            seed, times = step_tag.plan_tag.options.seed, delivery.occurrences
-            origin = BatchOrigin.of(self.samples.recipe, seed, step_tag.epoch, times)
-            batch = as_batch(delivery, origin)
-        keys = None
+        times = None if delivery is None else delivery.occurrences
+        chance = None
         if step_tag is not None and step_tag.is_of(ids):
             # Random numbers belong to the step, also if it is read out of turn or elsewhere.
-            seed = step_tag.plan_tag.options.seed
-            times = None if delivery is None else delivery.occurrences
-            keys = sample_keys(seed, step_tag.epoch, batch.ids, times)
+            chance = Chance(step_tag.plan_tag.options.seed, step_tag.epoch, times)
+        if delivery is None or chance is None:
+            batch = self._reader.read(normal_ids(len(self), np.asarray(ids)))
+        else:
+            batch = as_batch(delivery, self.samples.recipe, chance)
+        if chance is None:
+            return self._transforms.apply(batch, None)
+        keys = sample_keys(chance.seed, chance.epoch, batch.ids, times)
         return self._transforms.apply(batch, keys)
 
 

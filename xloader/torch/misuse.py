@@ -30,31 +30,24 @@ def require_samples(samples: Any, door: str) -> None:
     )
 
 
-def refuse_batches_of_batches() -> None:
-    """Raise an error if a ``DataLoader`` is about to make batches of whole batches.
+def check_fetcher(default: Any, collate: Any) -> None:
+    """Look at the ``DataLoader`` that asks a dataset of batches for its iterator.
 
-    It is called from the ``__iter__`` of a dataset, and looks at the frame that called that.
+    It must make no batches of whole batches. Its default collate function turns a batch, which is
+    a tuple, into a list, and its names and ids are lost, so ours takes that one's place.
     """
     frame = sys._getframe(2)
-    if is_fetcher(frame) and frame.f_locals.get("auto_collation"):
+    # A user's dataset around ours may yield values other than batches. Then the calling frame is
+    # that dataset's and not the DataLoader's, and the default stays.
+    if not is_fetcher(frame):
+        return
+    if frame.f_locals.get("auto_collation"):
         raise OptionError(
             "a DataLoader would make batches of batches",
             given="an IterableDataset of batches, and a DataLoader with a batch_size",
             remedy="pass batch_size=None to the DataLoader, or to the dataset for single samples",
         )
-
-
-def collate_by_default(default: Any, collate: Any) -> None:
-    """Replace the collate function of a ``DataLoader`` that was given none.
-
-    With ``batch_size=None``, PyTorch's default turns a batch, which is a tuple, into a list, and
-    its names and ids are lost. This function is called where the ``DataLoader`` asks a dataset for
-    its iterator.
-    """
-    frame = sys._getframe(2)
-    # A user's dataset around ours may yield values other than batches. Then the calling frame is
-    # that dataset's and not the DataLoader's, and the default stays.
-    fetcher = frame.f_locals.get("self") if is_fetcher(frame) else None
+    fetcher = frame.f_locals.get("self")
     if fetcher is not None and getattr(fetcher, "collate_fn", None) is default:
         fetcher.collate_fn = collate
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import operator
 import zlib
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -45,13 +46,6 @@ class StepTag:
     num_rows: int
     checksum: int
 
-    @classmethod
-    def of(
-        cls, ids: Sequence[int], plan_tag: PlanTag, epoch: int, step: int, pass_number: int
-    ) -> StepTag:
-        """The tag of a step with certain ids."""
-        return cls(plan_tag, epoch, step, pass_number, len(ids), _checksum(ids))
-
     def is_of(self, ids: Sequence[int]) -> bool:
         """Whether a list holds exactly the ids of the step, in their order."""
         return len(ids) == self.num_rows and _checksum(ids) == self.checksum
@@ -60,17 +54,7 @@ class StepTag:
 class FirstId(int):
     """The first sample id of a step: an int that carries the step tag into any list of ids."""
 
-    step_tag: StepTag | None
-
-    @classmethod
-    def of(cls, number: int, step_tag: StepTag | None) -> FirstId:
-        """An id with a step tag."""
-        first = cls(number)
-        first.step_tag = step_tag
-        return first
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return FirstId.of, (int(self), self.step_tag)
+    step_tag: StepTag
 
 
 def step_tag_of(ids: Sequence[int]) -> StepTag | None:
@@ -137,7 +121,7 @@ class Passes:
         rank_plan = self.resolver.rank_plan
         workers = rank_plan.plan.workers
         plan_tag = PlanTag(rank_plan.options, rank_plan.plan, rank_plan.recipe.fingerprint)
-        # The rest of a batch is no step of the plan: it has no step tag, and is read by a cache.
+        # The rest of a batch is no step of the plan: it lacks the tag, and is read by a cache.
         remainder = rank_plan.remainder(start.epoch, start.step)
         dealt = [_batches(rank_plan, remainder, worker) for worker in range(workers)]
         last_step = start.step + remainder.num_steps - 1
@@ -148,11 +132,9 @@ class Passes:
                 # Now, because the loop may not ask for another batch after the last one.
                 self._keep(remainder)
                 self.cursor.count(Position(start.epoch, step + 1), rank_plan.num_steps)
-            if step == start.step and start.row:
-                yield ids[start.row :]
-            else:
-                step_tag = StepTag.of(ids, plan_tag, start.epoch, step, pass_number)
-                yield [FirstId.of(ids[0], step_tag), *ids[1:]]
+            first, checksum = FirstId(ids[0]), _checksum(ids)
+            first.step_tag = StepTag(plan_tag, start.epoch, step, pass_number, len(ids), checksum)
+            yield [first, *ids[1:]]
 
     def _keep(self, remainder: Epoch | Remainder) -> None:
         """Note the chunks that workers keep once they have carried out a part of an epoch."""
@@ -175,75 +157,90 @@ class Passes:
         self._kept = [set() for _ in range(max(self._num_workers, 1))]
 
 
-class BatchPass(Iterator[list[int]]):
-    """Iterator over one epoch, one list of ids for each batch."""
+@dataclass(eq=False)
+class StepPass(Iterator[Any]):
+    """Iterator over one epoch, step by step or row by row, whose position can be saved."""
 
-    def __init__(self, passes: Passes) -> None:
-        self._passes = passes
-        self._start: Position | None = None
-        self._position: Position | None = None
-        self._batches: Iterator[list[int]] = iter(())
+    is_single: bool
+    _start: Position | None = field(default=None, init=False)
+    _position: Position | None = field(default=None, init=False)
+    _steps: Iterator[Any] = field(default_factory=lambda: iter(()), init=False)
+    _rows: Iterator[Any] = field(default_factory=lambda: iter(()), init=False)
+
+    @abstractmethod
+    def _first(self) -> Position:
+        """Where the iteration begins, unless a state was loaded."""
+
+    @abstractmethod
+    def _open(self, position: Position) -> Iterator[Any]:
+        """Begin the iteration: the rows of each step from a position's on."""
+
+    @abstractmethod
+    def _after(self, position: Position) -> Position:
+        """The position after a step that was given."""
+
+    @abstractmethod
+    def _load(self, state: Mapping[str, Any]) -> Position:
+        """Check a state, and find its position."""
 
     @property
     def position(self) -> Position:
-        """The position after the batches that were taken."""
-        return self._position or self._start or self._passes.cursor.start
+        """The position after the batches or rows that were taken."""
+        return self._position or self._start or self._first()
 
-    def __next__(self) -> list[int]:
+    def __next__(self) -> Any:
         if self._position is None:
+            # Only at the first batch: trainers ask for an iterator before they set the epoch.
             self._position = self.position
-            self._batches = self._passes.begin(self._start)
-        ids = next(self._batches)
-        self._position = Position(self._position.epoch, self._position.step + 1)
-        return ids
+            self._steps = self._open(self._position)
+        position = self._position
+        if not operator.length_hint(self._rows):
+            rows = next(self._steps)
+            if position.row:
+                rows = rows[position.row :]
+            if not self.is_single:
+                self._position = self._after(position)
+                return rows
+            self._rows = iter(rows)
+        row = next(self._rows)
+        is_done = not operator.length_hint(self._rows)
+        self._position = (
+            self._after(position) if is_done else replace(position, row=position.row + 1)
+        )
+        return row
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the position of a saved state. Nothing is read."""
+        self._start, self._position = self._load(state), None
+        self._steps, self._rows = iter(()), iter(())
+
+
+@dataclass(eq=False)
+class BatchPass(StepPass):
+    """One iteration of a sampler: over lists of ids, one for each batch, or id by id."""
+
+    passes: Passes
 
     def state_dict(self) -> dict[str, Any]:
         """The position and the plan, as plain JSON values under 2 KB."""
-        return self._passes.resolver.save(self.position)
+        return self.passes.resolver.save(self.position)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the position of a saved pass, with its plan and seed. Nothing is read."""
-        self._start, self._position = self._passes.adopt(state), None
+    def _first(self) -> Position:
+        return self.passes.cursor.start
 
+    def _open(self, position: Position) -> Iterator[list[int]]:
+        return self.passes.begin(self._start)
 
-class IdPass(Iterator[int]):
-    """Iterator over one epoch, id by id."""
+    def _after(self, position: Position) -> Position:
+        return Position(position.epoch, position.step + 1)
 
-    def __init__(self, passes: Passes) -> None:
-        self._passes = passes
-        self._batches = BatchPass(passes)
-        self._ids: Iterator[int] = iter(())
-        self._num_rows = 0
-
-    @property
-    def position(self) -> Position:
-        """The position after the ids that were taken."""
-        position, num_left = self._batches.position, operator.length_hint(self._ids)
-        if not num_left:
-            return position
-        return Position(position.epoch, position.step - 1, self._num_rows - num_left)
-
-    def __next__(self) -> int:
-        for number in self._ids:
-            return number
-        num_passed = self._batches.position.row
-        ids = next(self._batches)
-        self._ids, self._num_rows = iter(ids), num_passed + len(ids)
-        return next(self._ids)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position and the plan, as plain JSON values under 2 KB."""
-        return self._passes.resolver.save(self.position)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the position of a saved pass, as `BatchPass.load_state_dict` does."""
-        self._batches.load_state_dict(state)
-        self._ids = iter(())
+    def _load(self, state: Mapping[str, Any]) -> Position:
+        return self.passes.adopt(state)
 
 
 def _batches(rank_plan: RankPlan, remainder: Epoch | Remainder, worker: int) -> Iterator[list[int]]:
     """The ids of one worker's batches. On several ranks, the last one may be filled up."""
-    numbers, last_size = rank_plan.sublanes(worker), rank_plan.rows.last_size
+    numbers, last_size = rank_plan.sublanes(worker), rank_plan.last_size
     orders = [lane.order for lane in remainder.lanes(numbers)]
     num_steps = remainder.sublanes.num_steps_of(numbers[0])
     last: list[int] = []

@@ -8,17 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from torch.utils.data import get_worker_info
 
 from xloader.core.axis import Ints
 from xloader.core.cores import usable_cores
 from xloader.core.messages import warn_caller
-from xloader.core.nans import NanWarner, OnNan, look_for_nans
+from xloader.core.nans import NanWarner, look_for_nans
+from xloader.core.options import LoaderOptions
 from xloader.engine.batches import Delivery
-from xloader.engine.buffers import MakeMemory
 from xloader.engine.cached_reader import CachedReader
 from xloader.engine.run import Run
 from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning
@@ -31,65 +29,37 @@ from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.torch.lent_slots import memory_to_lend
 from xloader.torch.sampler_passes import PlanTag, StepTag
-from xloader.torch.worker_setup import set_up_worker
+from xloader.torch.worker_setup import Process, set_up_worker
 from xloader.transforms.outputs import finish
+from xloader.transforms.rng import Chance
 
 
-class Worker:
+class Worker(JobFactory):
     """Maker of every n-th batch of a rank with n workers. It reads what its own batches need."""
 
-    def __init__(
-        self,
-        rank_plan: RankPlan,
-        number: int,
-        *,
-        num_ready: int,
-        num_cores: int,
-        make_memory: MakeMemory | None = None,
-    ) -> None:
-        self._rank_plan = rank_plan
+    def __init__(self, rank_plan: RankPlan, number: int) -> None:
         self.number = number
-        self._job_factory = JobFactory(
+        options, num_workers = rank_plan.options, Process.here().num_workers
+        super().__init__(
             rank_plan,
-            Finishing(rank_plan.recipe, rank_plan.options),
-            num_ready=num_ready,
-            num_cores=num_cores,
-            make_memory=make_memory,
-        )
-        self._run: Run | None = None
-        self._nan_warner = NanWarner(rank_plan.options.on_nan)
-
-    @classmethod
-    def here(cls, rank_plan: RankPlan, number: int) -> Worker:
-        """A worker of this process, whose batches wait here or are lent to the training process."""
-        info, options = get_worker_info(), rank_plan.options
-        return cls(
-            rank_plan,
-            number,
+            Finishing(rank_plan.recipe, options),
             # In a worker process, batches wait in memory shared with the training process.
-            num_ready=options.prefetch if info is None else 1,
-            num_cores=options.threads or num_cores(0 if info is None else info.num_workers),
+            num_ready=1 if num_workers else options.prefetch,
+            num_cores=options.threads or num_cores(num_workers),
             make_memory=memory_to_lend(rank_plan),
         )
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether the process was forked since: threads and locks do not survive that."""
-        return self._job_factory.is_foreign
-
-    def loaded(self) -> set[tuple[int, int]]:
-        """Set of the blocks in memory from earlier epochs, as (group, block)."""
-        return self._job_factory.loaded()
+        self._run: Run | None = None
+        self._nan_warner = NanWarner(options.on_nan)
 
     def steps(self, epoch: int, first_step: int = 0) -> Iterator[Delivery]:
         """Make this worker's batches of an epoch from a step on. An iteration under way ends."""
         self.close()
-        numbers = self._rank_plan.sublanes(self.number)
-        remainder = self._rank_plan.remainder(epoch, first_step)
+        numbers = self.rank_plan.sublanes(self.number)
+        remainder = self.rank_plan.remainder(epoch, first_step)
         num_again = remainder.sublanes.num_again_of(numbers[0])
         if not remainder.sublanes.num_steps_of(numbers[0]):
             return
-        run = self._run = self._job_factory.run(remainder, numbers)
+        run = self._run = self.run(remainder, numbers)
         try:
             for index in range(run.num_steps):
                 delivery = run.take()
@@ -126,20 +96,16 @@ class _Share:
 class WorkerReader:
     """Reads batches in one process: steps of the plan if ids carry step tags, else any ids."""
 
-    def __init__(
-        self, recipe: Recipe, memory_nbytes: int, threads: int | None, on_nan: OnNan = "warn"
-    ) -> None:
+    def __init__(self, recipe: Recipe, options: LoaderOptions) -> None:
         self._recipe = recipe
-        self._memory_nbytes = memory_nbytes
-        self._threads = threads
-        self._on_nan = on_nan
+        self._options = options
         self._num_read = 0
-        self._nan_warner = NanWarner(on_nan)
+        self._nan_warner = NanWarner(options.on_nan)
         self._pid = os.getpid()
         set_up_worker()
-        info = get_worker_info()
-        self._num_workers = 1 if info is None else info.num_workers
-        self._is_first = info is None or info.id == 0
+        process = Process.here()
+        self._num_workers = max(process.num_workers, 1)
+        self._is_first = not process.number
         self._plan_tag: PlanTag | None = None
         self._rank_plan: RankPlan | None = None
         self._shares: dict[int, _Share] = {}
@@ -154,7 +120,11 @@ class WorkerReader:
 
     def step(self, step_tag: StepTag, ids: Sequence[int]) -> Delivery | None:
         """Make the batch of a step by the plan."""
-        if reason := _why_not(step_tag, ids):
+        if not step_tag.is_of(ids):
+            reason = "its ids were distributed again, as by another sampler"
+            if len(ids) != step_tag.num_rows:
+                planned = f"its ChunkSampler planned {step_tag.num_rows}"
+                reason = f"it has batches of {len(ids)}, but {planned}"
             self._leave_plan(reason)
             return None
         self._check_plan_tag_is_kept(step_tag.plan_tag)
@@ -175,14 +145,14 @@ class WorkerReader:
         share.passing, share.next_step = passing, step_tag.step + num_workers
         return delivery
 
-    def read(self, ids: Ints, origin: BatchOrigin) -> Batch:
+    def read(self, ids: Ints) -> Batch:
         """Read any samples through a cache of decoded chunks."""
         arrays = self._cache_for(max(len(ids), 1)).read(ids)
         arrays = finish(self._recipe, make_layouts(self._recipe), arrays, ids)
-        nans = look_for_nans(self._on_nan, self._num_read, arrays, ids)
+        nans = look_for_nans(self._options.on_nan, self._num_read, arrays, ids)
         self._num_read += 1
         self._nan_warner.warn(nans)
-        return Batch(arrays.values(), arrays, ids, origin=origin)
+        return Batch(arrays.values(), arrays, ids, origin=BatchOrigin(self._recipe))
 
     def close(self) -> None:
         """Stop the threads and free the memory. It can be called more than once."""
@@ -202,8 +172,8 @@ class WorkerReader:
         self._stop()
         self._plan_tag = plan_tag
         # Batches are checked for NaN in this process, so the dataset's option holds.
-        threads = plan_tag.options.threads or self._threads
-        options = replace(plan_tag.options, on_nan=self._on_nan, threads=threads)
+        threads = plan_tag.options.threads or self._options.threads
+        options = replace(plan_tag.options, on_nan=self._options.on_nan, threads=threads)
         self._rank_plan = RankPlan(self._recipe, options, plan=plan_tag.plan)
         planned = plan_tag.plan.workers
         if planned != self._num_workers:
@@ -233,7 +203,7 @@ class WorkerReader:
             self._shares.pop(other).worker.close()
         assert self._rank_plan is not None
         share = self._shares.get(number)
-        worker = Worker.here(self._rank_plan, number) if share is None else share.worker
+        worker = Worker(self._rank_plan, number) if share is None else share.worker
         steps = worker.steps(step_tag.epoch, step_tag.step - number)
         self._shares[number] = _Share(worker, steps)
         return self._shares[number]
@@ -262,10 +232,10 @@ class WorkerReader:
         try:
             made = CachedReader.of(
                 self._recipe,
-                self._memory_nbytes,
+                self._options.memory_nbytes,
                 batch_size,
                 prefetch=PREFETCH,
-                num_cores=self._threads or num_cores(self._num_workers),
+                num_cores=self._options.threads or num_cores(self._num_workers),
                 num_workers=self._num_workers,
             )
         except MemoryBudgetError:
@@ -279,21 +249,12 @@ class WorkerReader:
         return made
 
 
-def _why_not(step_tag: StepTag, ids: Sequence[int]) -> str:
-    """The reason why a list is not that of its step, as text; an empty text if it is."""
-    if len(ids) != step_tag.num_rows:
-        return f"it has batches of {len(ids)}, but its ChunkSampler planned {step_tag.num_rows}"
-    if not step_tag.is_of(ids):
-        return "its ids were distributed again, as by another sampler"
-    return ""
-
-
 def num_cores(num_workers: int) -> int:
     """Number of cores for each of several workers, 1 at least."""
     return max(usable_cores() // max(num_workers, 1), 1)
 
 
-def as_batch(delivery: Delivery, origin: BatchOrigin) -> Batch:
+def as_batch(delivery: Delivery, recipe: Recipe, chance: Chance) -> Batch:
     """A batch of arrays, from what the engine delivers."""
-    arrays: dict[str, Any] = delivery.arrays
+    arrays, origin = delivery.arrays, BatchOrigin.of(recipe, chance)
     return Batch(arrays.values(), arrays, delivery.ids, np.asarray(delivery.is_padding), origin)

@@ -19,7 +19,7 @@ from functools import partial
 from multiprocessing.queues import Queue
 from multiprocessing.reduction import DupFd, ForkingPickler
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._utils import ExceptionWrapper
@@ -29,6 +29,22 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 
 from xloader.engine.shared_slots import SharedMemory
 from xloader.sources.arrays.dask_cluster import compute_synchronously
+
+
+class Process(NamedTuple):
+    """The process that iterates: the training process, or a worker of a ``DataLoader``."""
+
+    number: int = 0
+    iteration: int = -1
+    num_workers: int = 0
+
+    @classmethod
+    def here(cls) -> Process:
+        """The process that asks."""
+        # PyTorch draws a seed for each iterator and adds the worker's number to it. Without the
+        # number, the seed identifies the iterator.
+        info = get_worker_info()
+        return cls() if info is None else cls(info.id, info.seed - info.id, info.num_workers)
 
 
 @contextmanager
@@ -72,8 +88,6 @@ def end_in_time() -> None:
     There are two cases. First, the training process is gone: PyTorch's workers watch the process
     that forked them, but under ``forkserver`` that is the server, which waits for its workers.
     """
-    if get_worker_info() is None:
-        return
     _end_with_training()
     names = {thread.name for thread in threading.enumerate()}
     done = _done_flag()

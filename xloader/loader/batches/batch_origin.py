@@ -42,7 +42,7 @@ def label_batch(
         )
     values = {}
     for name, field in frame.items():
-        variable = xr.Variable((SAMPLE, *_rest(field.dims)), arrays[str(name)])
+        variable = xr.Variable(field.transpose(SAMPLE, ...).dims, arrays[str(name)])
         values[name] = variable.transpose(*field.dims).data
     return frame.copy(data=values)
 
@@ -72,24 +72,16 @@ def blank_batch(recipe: Recipe, ids: Ints, chance: Chance = NO_EPOCH) -> xr.Data
                 given="made-up values, as transforms are run once more to find the labels",
                 remedy=_REMEDY,
             ) from error
-    first, second = tried
     dims = [{name: field.dims for name, field in frame.items()} for frame in tried]
-    if dims[0] != dims[1] or not _coords(first).identical(_coords(second)):
+    first, second = (frame.coords.to_dataset() for frame in tried)
+    if dims[0] != dims[1] or not first.identical(second):
         raise OptionError(
             "a transform makes labels from values, and this batch no longer has the values from "
             "before it",
             given=", ".join(map(in_words, recipe.steps)),
             remedy=_REMEDY,
         )
-    return first
-
-
-def _rest(dims: tuple[Any, ...]) -> list[Any]:
-    return [dim for dim in dims if dim != SAMPLE]
-
-
-def _coords(frame: xr.Dataset) -> xr.Dataset:
-    return frame.coords.to_dataset()
+    return tried[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,13 +97,10 @@ class BatchOrigin:
     token: str | None = None
 
     @classmethod
-    def of(
-        cls, recipe: Recipe, seed: int, epoch: int, occurrences: Ints | None = None
-    ) -> BatchOrigin:
-        """The origin of a batch of an epoch."""
-        if any(isinstance(step, Map) and step.random for step in recipe.steps):
-            return cls(recipe, Chance(seed, epoch, occurrences))
-        return cls(recipe)
+    def of(cls, recipe: Recipe, chance: Chance) -> BatchOrigin:
+        """The origin of a batch of an epoch. It keeps the random numbers only if they are used."""
+        is_random = any(isinstance(step, Map) and step.random for step in recipe.steps)
+        return cls(recipe, chance if is_random else NO_EPOCH)
 
     def to_xarray(self, fields: Mapping[str, Any], ids: Ints) -> xr.Dataset:
         """Make a Dataset of a batch; see `Batch.to_xarray`."""

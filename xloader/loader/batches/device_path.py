@@ -57,8 +57,3 @@ class DevicePath(Protocol):
 
     def close(self) -> None:
         """Release all memory, of the device too. May be repeated."""
-
-
-def refusal_of(device_path: DevicePath | None) -> str:
-    """Why the system refused to pin the memory of batches; empty if it did not."""
-    return "" if device_path is None else device_path.refusal

@@ -10,9 +10,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,74 +27,49 @@ NUM_HELD = 2
 """Composed batches in memory at a time: the one under way, and the one before it."""
 
 
-class RowStack(Protocol):
-    """The rows of one batch, as they are put together."""
-
-    def put(self, batch: Batch, rows: slice, at: int) -> None:
-        """Add some rows of a set's batch, from row ``at`` of the composed one on."""
-
-    def arrays(self) -> list[Any]:
-        """The fields of the composed batch, once all rows were added."""
-
-
-MakeStack = Callable[[int], RowStack]
-"""Makes the place for a batch of so many rows."""
+Piece = tuple[Batch, slice, int]
+"""Rows of a set's batch, and the row of the composed batch at which they begin."""
 
 
 @dataclass(eq=False)
-class HostRows:
-    """Puts batches together in reused memory of this process."""
+class Composer:
+    """Puts batches together: in reused memory of this process, or, with `join`, on their device."""
 
     names: Sequence[str]
-    hand_over: Callable[[NDArray[Any]], Any]
     batch_size: int
+    hand_over: Callable[[NDArray[Any]], Any]
+    join: Callable[[Sequence[Any]], Any] | None
     _pool: BatchPool | None = None
 
-    def __call__(self, num_rows: int) -> RowStack:
-        """The place for a batch of so many rows."""
-        return _HostStack(self, num_rows)
+    def compose(self, pieces: Iterable[Piece], num_rows: int, source: NDArray[np.str_]) -> Batch:
+        """Make a batch of its pieces. `source` is the name of the set of each row."""
+        ids, is_padding = np.empty(num_rows, np.int64), np.empty(num_rows, np.bool_)
+        gathered: list[NDArray[Any]] = []
+        kept: list[tuple[int, list[Any]]] = []
+        for batch, rows, at in pieces:
+            into = slice(at, at + rows.stop - rows.start)
+            ids[into], is_padding[into] = batch.ids[rows], batch.is_padding[rows]
+            cut = [batch[name][rows] for name in self.names]
+            if self.join is not None:
+                kept.append((at, cut))
+                continue
+            gathered = gathered or self._take(batch, num_rows)
+            for array, values in zip(gathered, cut, strict=True):
+                array[into] = values
+        if self.join is None:
+            arrays = [self.hand_over(array) for array in gathered]
+        else:
+            kept.sort(key=lambda piece: piece[0])
+            arrays = [self.join(column) for column in zip(*(cut for _, cut in kept), strict=True)]
+        return Batch(arrays, self.names, ids, is_padding, source=source)
 
-    def take(self, like: Batch, num_rows: int) -> list[NDArray[Any]]:
+    def _take(self, like: Batch, num_rows: int) -> list[NDArray[Any]]:
         """Uninitialised arrays of so many rows, of the fields of a batch."""
         size = self.batch_size
         kinds = [ArrayKind((size, *like[n].shape[1:]), like[n].dtype) for n in self.names]
         if self._pool is None:
             self._pool = BatchPool(kinds, NUM_HELD)
         return [array[:num_rows] for array in self._pool.take(kinds)]
-
-
-@dataclass(eq=False)
-class _HostStack:
-    owner: HostRows
-    num_rows: int
-    gathered: list[NDArray[Any]] = field(default_factory=list)
-
-    def put(self, batch: Batch, rows: slice, at: int) -> None:
-        if not self.gathered:
-            self.gathered = self.owner.take(batch, self.num_rows)
-        for name, array in zip(self.owner.names, self.gathered, strict=True):
-            array[at : at + rows.stop - rows.start] = batch[name][rows]
-
-    def arrays(self) -> list[Any]:
-        return [self.owner.hand_over(array) for array in self.gathered]
-
-
-@dataclass(frozen=True, eq=False)
-class DeviceStack:
-    """Puts a batch together where its rows are, such as on a GPU."""
-
-    names: Sequence[str]
-    join: Callable[[Sequence[Any]], Any]
-    pieces: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-
-    def put(self, batch: Batch, rows: slice, at: int) -> None:
-        """Add some rows of a set's batch, from row ``at`` of the composed one on."""
-        self.pieces.append((at, {name: batch[name][rows] for name in self.names}))
-
-    def arrays(self) -> list[Any]:
-        """The fields of the composed batch, once all rows were added."""
-        self.pieces.sort(key=lambda piece: piece[0])
-        return [self.join([piece[name] for _, piece in self.pieces]) for name in self.names]
 
 
 @dataclass(eq=False)
@@ -132,14 +108,12 @@ class ComposedRun:
         self,
         interleaving: Interleaving,
         feeds: Sequence[SetFeed],
-        make_stack: MakeStack,
-        names: Sequence[str],
+        composer: Composer,
         first_step: int,
     ) -> None:
         self._interleaving = interleaving
         self._feeds = feeds
-        self._make_stack = make_stack
-        self._names = names
+        self._composer = composer
         self._step = first_step
         self.is_closed = False
 
@@ -154,19 +128,11 @@ class ComposedRun:
         if self._step == interleaving.num_steps:
             return None
         begun, ended = interleaving.counts(self._step), interleaving.counts(self._step + 1)
-        given = [end - begin for begin, end in zip(begun, ended, strict=True)]
-        sizes = [interleaving.rank_dealers * rows for rows in given]
-        num_rows = sum(sizes)
-        rows = _ComposedRows(self._make_stack(num_rows), num_rows)
-        at = 0
-        for index, size in enumerate(sizes):
-            if size:
-                self._put(index, (begun[index], ended[index]), rows, at)
-            at += size
-        self._step += 1
+        sizes = interleaving.rank_dealers * np.subtract(ended, begun)
         source = np.repeat(np.array([feed.name for feed in self._feeds]), sizes)
-        arrays = rows.stack.arrays()
-        return Batch(arrays, self._names, rows.ids, rows.is_padding, source=source)
+        batch = self._composer.compose(self._pieces(begun, ended), len(source), source)
+        self._step += 1
+        return batch
 
     def close(self) -> None:
         """Stop the loaders of all sets."""
@@ -174,40 +140,27 @@ class ComposedRun:
         for feed in self._feeds:
             feed.close()
 
-    def _put(self, index: int, given: tuple[int, int], rows: _ComposedRows, at: int) -> None:
-        """Put the rows of one set: those that it gives after ``given[0]``, up to ``given[1]``."""
-        interleaving, feed = self._interleaving, self._feeds[index]
-        share, size = interleaving.share(index), interleaving.lane_rows[index]
+    def _pieces(self, begun: Sequence[int], ended: Sequence[int]) -> Iterator[Piece]:
+        """The rows that each set gives after so many of an epoch, up to so many."""
+        interleaving = self._interleaving
         num_lanes = interleaving.rank_dealers * interleaving.dealer_lanes
-        done = interleaving.done
-        spans = [(done(given[0], lane), done(given[1], lane)) for lane in range(num_lanes)]
-        places = at + np.cumsum([0, *(end - begin for begin, end in spans)])
-        first = min(begin for begin, end in spans if begin < end) // share
-        last = (max(end for begin, end in spans if begin < end) - 1) // share
-        for number in range(first, last + 1):
-            batch = feed.batch(number)
-            # The rows of a batch are sorted by lane. At the end, all lanes have equally few.
-            num_each = min(share, size - number * share)
-            for lane, (begin, end) in enumerate(spans):
-                low, high = max(begin, number * share), min(end, number * share + num_each)
-                if low < high:
-                    shift = lane * num_each - number * share
-                    place = int(places[lane]) + low - begin
-                    rows.put(batch, slice(low + shift, high + shift), place)
-
-
-@dataclass
-class _ComposedRows:
-    """The rows of a batch under way, with the id and the flag of each."""
-
-    stack: RowStack
-    num_rows: int
-
-    def __post_init__(self) -> None:
-        self.ids = np.empty(self.num_rows, np.int64)
-        self.is_padding = np.empty(self.num_rows, np.bool_)
-
-    def put(self, batch: Batch, rows: slice, at: int) -> None:
-        into = slice(at, at + rows.stop - rows.start)
-        self.ids[into], self.is_padding[into] = batch.ids[rows], batch.is_padding[rows]
-        self.stack.put(batch, rows, at)
+        done, at = interleaving.done, 0
+        for index, feed in enumerate(self._feeds):
+            if begun[index] == ended[index]:
+                continue
+            share, size = interleaving.share(index), interleaving.lane_rows[index]
+            spans = [
+                (done(begun[index], lane), done(ended[index], lane)) for lane in range(num_lanes)
+            ]
+            *places, at = accumulate((end - begin for begin, end in spans), initial=at)
+            first = min(begin for begin, end in spans if begin < end) // share
+            last = (max(end for begin, end in spans if begin < end) - 1) // share
+            for number in range(first, last + 1):
+                batch = feed.batch(number)
+                # The rows of a batch are sorted by lane. At the end, all lanes have equally few.
+                num_each = min(share, size - number * share)
+                for lane, (begin, end) in enumerate(spans):
+                    low, high = max(begin, number * share), min(end, number * share + num_each)
+                    if low < high:
+                        shift = lane * num_each - number * share
+                        yield batch, slice(low + shift, high + shift), places[lane] + low - begin

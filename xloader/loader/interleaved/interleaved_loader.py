@@ -30,21 +30,26 @@ from xloader.loader.epoch_iterator import EpochRun
 from xloader.loader.interleaved.composed_run import (
     NUM_HELD,
     ComposedRun,
-    DeviceStack,
-    HostRows,
-    MakeStack,
+    Composer,
     SetFeed,
 )
 from xloader.loader.interleaved.sample_sets import Interleaving, SampleSets
 from xloader.loader.interleaved.set_loaders import SetLoaders
 from xloader.loader.loader import Loader
 from xloader.loader.planned_loader import PlannedLoader
+from xloader.loader.progress import Progress
 from xloader.loader.ranks.cursor import Position
 from xloader.loader.ranks.rank_resolver import try_early
-from xloader.loader.ranks.state import VERSION, another_option, check_form, sign, unusable_state
+from xloader.loader.ranks.state import (
+    VERSION,
+    another_option,
+    check_form,
+    read_state,
+    sign,
+    unusable_state,
+)
 from xloader.loader.reports.advice import too_short
 from xloader.loader.reports.explain_notes import memory_note
-from xloader.loader.reports.progress import BarCounts
 from xloader.loader.reports.report import Report
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
@@ -57,21 +62,6 @@ if TYPE_CHECKING:
 
 
 _KEYS: Final = ("version", "epoch", "step", "interleave", "sets", "check")
-
-
-def make_state(
-    position: Position, interleaving: Interleaving, set_states: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Make the state at a position."""
-    return sign(
-        {
-            "version": VERSION,
-            "epoch": position.epoch,
-            "step": position.step,
-            "interleave": _describe(interleaving, list(set_states)),
-            "sets": dict(set_states),
-        }
-    )
 
 
 def read_parts(
@@ -160,7 +150,7 @@ class InterleavedLoader(Loader):
         self._hand_over = hand_over
         self._join = join
         self._is_settled = False
-        self._rows: MakeStack | None = None
+        self._composer: Composer | None = None
         # As for a loader of one set: errors come at once, unless a later rank may resolve them.
         self._made = try_early(options, self._make)
 
@@ -183,14 +173,16 @@ class InterleavedLoader(Loader):
             name: made.loaders[name]._save(start or Position(position.epoch))
             for name, start in made.starts(position).items()
         }
-        return make_state(position, made.interleaving, set_states)
+        interleave = _describe(made.interleaving, list(set_states))
+        where = {"version": VERSION, "epoch": position.epoch, "step": position.step}
+        return sign({**where, "interleave": interleave, "sets": set_states})
 
     def _load(self, state: Mapping[str, Any]) -> None:
         made = self._settle()
         position, set_states = read_parts(state, made.interleaving, list(made.loaders))
         for name, loader in made.loaders.items():
             try:
-                loader.check_state(set_states[name])
+                read_state(set_states[name], loader._resolver.settle())
             except StateError as error:
                 raise StateError(
                     f"the set {name!r}: {error.what}",
@@ -279,15 +271,15 @@ class InterleavedLoader(Loader):
 
     def _make(self, settled: LoaderOptions) -> SetLoaders:
         """Make the loaders of all sets, for the ranks of these options."""
-        self._rows = None
+        self._composer = None
         is_on_host = self._join is None
         return SetLoaders.of(self.sets, self.options, settled, self._make_loader, is_on_host)
 
     def _rounding_note(self, interleaving: Interleaving) -> list[str]:
-        num_samples = self.sets.num_samples
-        if num_samples is None or num_samples == sum(interleaving.taken):
-            return []
+        num_samples = self.sets.num_samples or 0
         left = num_samples - sum(interleaving.taken)
+        if left <= 0:
+            return []
         return [
             f"{left:,} of {num_samples:,} rows are left out, so that all ranks take the same steps"
             + " and each batch is full" * interleaving.drop_last
@@ -306,15 +298,10 @@ class InterleavedLoader(Loader):
             loader = at_work[name] = made.loaders[name]
             loader.move_to(at)
             feeds.append(SetFeed(name, iter(loader), at.step))
-        names = tuple(out.name for out in self.sets.outputs)
-        if self._rows is None:
-            size = self.options.batch_size
-            if self._join is None:
-                self._rows = HostRows(names, self._hand_over, size)
-            else:
-                join = self._join
-                self._rows = lambda _: DeviceStack(names, join)
-        run = ComposedRun(interleaving, feeds, self._rows, names, start.step)
+        if self._composer is None:
+            names = tuple(out.name for out in self.sets.outputs)
+            self._composer = Composer(names, self.batch_size, self._hand_over, self._join)
+        run = ComposedRun(interleaving, feeds, self._composer, start.step)
         progress = ComposedProgress(at_work, made.shares(self.sets), made.composed_nbytes)
         return EpochRun(run, progress, start, interleaving.num_steps, num_again=0)
 
@@ -351,22 +338,12 @@ def summed(sets: Mapping[str, Figures]) -> dict[str, Any]:
 
 
 @dataclass
-class ComposedProgress:
+class ComposedProgress(Progress):
     """Counters of the composed batches delivered so far."""
 
     loaders: Mapping[str, Loader]
     shares: Mapping[str, SetShare]
     composed_nbytes: int
-    begin: float = 0.0
-    end: float = 0.0
-    num_steps: int = 0
-    num_samples: int = 0
-    num_skipped: int = 0
-    delivered_nbytes: int = 0
-
-    def start(self) -> None:
-        """Note that a batch is asked for. Only the first call counts."""
-        self.begin = self.begin or time.perf_counter()
 
     def add(self, delivery: Batch) -> None:
         """Count a batch."""
@@ -377,19 +354,10 @@ class ComposedProgress:
         self.delivered_nbytes += sum(int(array.nbytes) for array in delivery)
         self.end = time.perf_counter()
 
-    def bar_counts(self) -> BarCounts:
-        """The counters for a progress bar."""
-        set_counts = [loader._bar_counts() for loader in self.loaders.values()]
-        seconds = self.end - self.begin if self.num_steps else 0.0
-        read_nbytes = sum(counts.read_nbytes for counts in set_counts)
-        waited = sum(counts.wait_seconds for counts in set_counts)
-        return BarCounts(self.begin, read_nbytes, seconds, waited)
-
     def report(self) -> Report:
         """The report of an epoch of several sets."""
         reports = {name: loader.report() for name, loader in self.loaders.items()}
         every = reports.values()
-        seconds = self.end - self.begin if self.num_steps else 0.0
         num_nan = {f"{n}/{f}": num for n, r in reports.items() for f, num in r.num_nan.items()}
         skipped = tuple(
             (f"{name}/{variable}", index)
@@ -409,13 +377,13 @@ class ComposedProgress:
             skipped_chunks=skipped,
             num_nan=num_nan,
             delivered_nbytes=self.delivered_nbytes,
-            seconds=seconds,
+            seconds=self.seconds,
             busy_seconds=dict(busy),
             # Each set counts all of the process.
             cpu_seconds=max((report.cpu_seconds for report in every), default=0.0),
             num_cores=max((report.num_cores for report in every), default=usable_cores()),
             least_seconds=max((report.least_seconds for report in every), default=0.0),
-            **_worst_wait(reports, seconds),
+            **_worst_wait(reports, self.seconds),
             **{name: sum(getattr(report, name) for report in every) for name in _SUMS},
             **summed(reports),
         )

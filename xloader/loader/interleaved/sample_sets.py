@@ -83,13 +83,6 @@ class Interleaving:
         """How many rows of an epoch each set gives, on all ranks."""
         return tuple(self.dealers * given for given in self.counts(self.num_steps))
 
-    @property
-    def left_out(self) -> tuple[int, ...]:
-        """How many samples of each set an epoch leaves out; 0 where samples come twice."""
-        return tuple(
-            max(size - taken, 0) for size, taken in zip(self.sizes, self.taken, strict=True)
-        )
-
     def share(self, index: int) -> int:
         """Number of rows of each lane in a batch of a set's own loader.
 

@@ -71,43 +71,38 @@ class SetLoaders:
     ) -> SetLoaders:
         """Make the loaders."""
         interleaving = sets.settle(settled)
-        recipes = [
-            taking(member.recipe, interleaving.lanes * rows)
-            for member, rows in zip(sets.sets, interleaving.lane_rows, strict=True)
-        ]
-        set_options = [
-            _options_of(index, member, interleaving, settled)
-            for index, member in enumerate(sets.sets)
-        ]
+        plain: dict[str, tuple[Recipe, LoaderOptions]] = {}
+        for index, member in enumerate(sets.sets):
+            rows = interleaving.lanes * interleaving.lane_rows[index]
+            set_options = _options_of(index, member, interleaving, settled)
+            plain[member.name] = taking(member.recipe, rows), set_options
         composed = _batch_nbytes(sets, settled) if is_on_host else 0
-        shares = _divide(sets, settled, recipes, set_options, NUM_HELD * composed)
+        shares = _divide(sets, settled, plain, NUM_HELD * composed)
         loaders = {}
         # The rank stays open: each loader finds it, and compares itself with other ranks.
-        for name, recipe, plain, nbytes in zip(
-            sets.names, recipes, set_options, shares, strict=True
-        ):
-            loader_options = replace(plain, memory=nbytes, world=options.world)
-            loaders[name] = make_loader(recipe, loader_options)
+        for (name, (recipe, set_options)), nbytes in zip(plain.items(), shares, strict=True):
+            set_options = replace(set_options, memory=nbytes, world=options.world)
+            loaders[name] = make_loader(recipe, set_options)
             loaders[name].label = f"set {name!r}, with {show_nbytes(nbytes)} of the memory: "
         return cls(settled.ranks, interleaving, loaders, composed)
 
     def starts(self, position: Position) -> dict[str, Position | None]:
         """Where each set's own loader goes on from a position; None if it has given all rows."""
-        begins = [self.interleaving.begin(i, position.step) for i in range(len(self.loaders))]
-        return {
-            name: None if step is None else Position(position.epoch, step)
-            for name, step in zip(self.loaders, begins, strict=True)
-        }
+        starts: dict[str, Position | None] = {}
+        for index, name in enumerate(self.loaders):
+            step = self.interleaving.begin(index, position.step)
+            starts[name] = None if step is None else Position(position.epoch, step)
+        return starts
 
     def shares(self, sets: SampleSets) -> dict[str, SetShare]:
         """The part of each set in an epoch."""
-        counts = self.interleaving
-        return {
-            member.name: SetShare(
-                member.weight, taken, left, self.loaders[member.name].options.memory_nbytes
-            )
-            for member, taken, left in zip(sets.sets, counts.taken, counts.left_out, strict=True)
-        }
+        shares = {}
+        for member, size, taken in zip(sets.sets, sets.sizes, self.interleaving.taken, strict=True):
+            nbytes = self.loaders[member.name].options.memory_nbytes
+            # Where samples come twice, none is left out.
+            left_out = max(size - taken, 0)
+            shares[member.name] = SetShare(member.weight, taken, left_out, nbytes)
+        return shares
 
 
 def _options_of(
@@ -144,13 +139,12 @@ def _batch_nbytes(sets: SampleSets, settled: LoaderOptions) -> int:
 def _divide(
     sets: SampleSets,
     settled: LoaderOptions,
-    recipes: Sequence[Recipe],
-    options: Sequence[LoaderOptions],
+    plain: Mapping[str, tuple[Recipe, LoaderOptions]],
     composed_nbytes: int,
 ) -> list[int]:
     """The memory of each set: by weight, within what it needs and can use."""
     needs, enough = [], []
-    for recipe, set_options in zip(recipes, options, strict=True):
+    for recipe, set_options in plain.values():
         planned = recipe.planned
         layouts = make_layouts(planned)
         footprint = make_footprint(planned, layouts)
@@ -168,10 +162,10 @@ def _divide(
     return share_memory(left, needs, enough, sets.pattern.weights)
 
 
-def _least_nbytes(recipe: Recipe, options: LoaderOptions, nbytes: int = 1) -> int:
-    """The memory in bytes, from a number of them on, that a set's own loader needs."""
+def _least_nbytes(recipe: Recipe, options: LoaderOptions) -> int:
+    """The memory in bytes that a set's own loader needs."""
     try:
-        RankPlan(recipe, replace(options, memory=nbytes))
+        RankPlan(recipe, replace(options, memory=1))
     except MemoryBudgetError as error:
         return error.minimum_nbytes
-    return nbytes
+    return 1

@@ -13,11 +13,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,18 +39,17 @@ from xloader.loader.processes.process_messages import (
 )
 from xloader.loader.ranks.finishing import Finishing
 from xloader.sources.arrays.dask_cluster import compute_synchronously
+from xloader.transforms.rng import Chance
 
 
 @dataclass(frozen=True)
 class ProcessSetup:
     """How batches are finished, and how they lie in slots: the same for all processes.
 
-    `hand_over`: converts an array into what ``collate_fn`` gets. `num_rows`, `room_nbytes`: of a
-    slot, as `Fields` has them.
+    `num_rows`, `room_nbytes`: of a slot, as `Fields` has them.
     """
 
     finishing: Finishing
-    hand_over: Callable[[Any], Any]
     num_rows: int
     room_nbytes: int
 
@@ -84,15 +81,7 @@ class ProcessSetup:
         return "the samples"
 
 
-class Wiring(NamedTuple):
-    """The connection of a process to its loader, and the memory of all slots."""
-
-    loader: Connection
-    memory: SharedMemory
-    num_slots: int
-
-
-def run_process(wiring: Wiring, setup: bytes) -> None:
+def run_process(loader: Connection, memory: SharedMemory, num_slots: int, setup: bytes) -> None:
     """Serve a loader, given a pickled `ProcessSetup`, until it says stop or ends."""
     import cloudpickle
 
@@ -105,14 +94,14 @@ def run_process(wiring: Wiring, setup: bytes) -> None:
     compute_synchronously()
     threading.Thread(target=_end_with_loader, daemon=True).start()
     try:
-        process = FinishingProcess(wiring, cloudpickle.loads(setup))
+        process = FinishingProcess(memory, num_slots, cloudpickle.loads(setup))
     except BaseException as error:
-        wiring.loader.send(SentError.of(error))
+        loader.send(SentError.of(error))
         return
     try:
-        wiring.loader.send(None)
-        while (task := wiring.loader.recv()) is not None:
-            wiring.loader.send(process.answer(task))
+        loader.send(None)
+        while (task := loader.recv()) is not None:
+            loader.send(process.answer(task))
     except (EOFError, OSError):
         # The loader's process is gone: nobody takes what this one makes.
         os._exit(1)
@@ -141,14 +130,14 @@ def _end_with_loader() -> None:
 class FinishingProcess:
     """The work of one process."""
 
-    def __init__(self, wiring: Wiring, setup: ProcessSetup) -> None:
+    def __init__(self, memory: SharedMemory, num_slots: int, setup: ProcessSetup) -> None:
         self._setup = setup
         self._finish_of = lru_cache(2)(setup.finishing.of_epoch)
         self._warnings: list[Warned] = []
         forward_warnings(self._warnings.append)
         layouts, room_nbytes = setup.finishing.layouts, setup.room_nbytes
         self._fields = Fields(layouts, setup.num_rows, 1, BatchPool, room_nbytes)
-        self._slots = SharedSlots(wiring.memory.buffer, self._fields.kinds, wiring.num_slots)
+        self._slots = SharedSlots(memory.buffer, self._fields.kinds, num_slots)
 
     def answer(self, task: FinishBatch) -> FinishedBatch:
         """Finish a batch, and leave it in its slot."""
@@ -177,7 +166,7 @@ class FinishingProcess:
             parcel = self._collated(batch.arrays, task, room)
             return FinishedBatch(batch.nans, parcel, nbytes)
         if not _fits(batch.arrays, gathered):
-            parcel = pack(batch.arrays, room, self._setup.hand_over)
+            parcel = pack(batch.arrays, room, self._setup.finishing.hand_over)
             return FinishedBatch(batch.nans, parcel)
         for name, array in batch.arrays.items():
             if not _is_same(array, gathered[name]):
@@ -185,9 +174,9 @@ class FinishingProcess:
         return FinishedBatch(batch.nans)
 
     def _collated(self, arrays: Arrays, task: FinishBatch, room: Buffer | None) -> Parcel:
-        finishing, hand_over = self._setup.finishing, self._setup.hand_over
+        finishing, hand_over = self._setup.finishing, self._setup.finishing.hand_over
         recipe, seed = finishing.recipe, finishing.options.seed
-        origin = BatchOrigin.of(recipe, seed, task.epoch, task.occurrences)
+        origin = BatchOrigin.of(recipe, Chance(seed, task.epoch, task.occurrences))
         made = [hand_over(array) for array in arrays.values()]
         rows = Rows(Batch(made, arrays, task.ids, task.is_padding, origin))
         collate_fn = finishing.options.collate_fn

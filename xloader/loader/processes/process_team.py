@@ -29,7 +29,7 @@ from xloader.engine.shared_slots import SharedMemory, SharedSlots
 from xloader.engine.slot_layout import SlotLayout
 from xloader.engine.threads import MOST_SECONDS
 from xloader.errors import ForkError, WorkersError
-from xloader.loader.processes.finishing_process import ProcessSetup, Wiring, run_process
+from xloader.loader.processes.finishing_process import ProcessSetup, run_process
 from xloader.loader.processes.process_messages import FinishBatch, FinishedBatch
 from xloader.loader.processes.script_import import refuse_while_importing
 from xloader.loader.ranks.finishing import Finishing
@@ -53,12 +53,7 @@ class ProcessTeam:
     """
 
     def __init__(
-        self,
-        finishing: Finishing,
-        hand_over: Callable[[Any], Any],
-        num_rows: int,
-        room_nbytes: int,
-        num_slots: int,
+        self, finishing: Finishing, num_rows: int, room_nbytes: int, num_slots: int
     ) -> None:
         self.num = finishing.options.processes
         self.collates = finishing.options.collates_in_processes
@@ -69,7 +64,7 @@ class ProcessTeam:
         self._lock = threading.RLock()
         self._members: list[_Member] = []
         self._idle: SimpleQueue[_Member] = SimpleQueue()
-        setup = ProcessSetup(finishing, hand_over, num_rows, room_nbytes).pickled()
+        setup = ProcessSetup(finishing, num_rows, room_nbytes).pickled()
         kinds = Fields(finishing.layouts, num_rows, 1, BatchPool, room_nbytes).kinds
         self.slot_nbytes = SlotLayout.of(kinds).nbytes
         self.memory = SharedMemory(num_slots * self.slot_nbytes)
@@ -181,7 +176,7 @@ class ProcessTeam:
             try:
                 process: BaseProcess = context.Process(
                     target=run_process,
-                    args=(Wiring(theirs, self.memory, num_slots), setup),
+                    args=(theirs, self.memory, num_slots, setup),
                     name=f"xloader-{number}",
                     daemon=True,
                 )

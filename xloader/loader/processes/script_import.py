@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-from collections.abc import Callable
-from functools import partial
 from types import TracebackType
 
 from xloader.errors import WorkersError
-
-_Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 
 def is_importing_script() -> bool:
@@ -48,18 +44,14 @@ def refuse_while_importing(given: str) -> None:
         given=f"{given}, iterated over during the import of the script",
         remedy='put the code that trains, writes or prints under if __name__ == "__main__":',
     )
-    sys.excepthook = partial(_show_in_a_line, error, sys.excepthook)
+    others = sys.excepthook
+
+    def show(kind: type[BaseException], shown: BaseException, trace: TracebackType | None) -> None:
+        """Show this error in a line, and any other as before."""
+        if shown is error:
+            sys.stderr.write(f"{kind.__name__}: {error}\n")
+        else:
+            others(kind, shown, trace)
+
+    sys.excepthook = show
     raise error
-
-
-def _show_in_a_line(
-    own: WorkersError,
-    others: _Hook,
-    kind: type[BaseException],
-    error: BaseException,
-    trace: TracebackType | None,
-) -> None:
-    if error is own:
-        sys.stderr.write(f"{kind.__name__}: {error}\n")
-    else:
-        others(kind, error, trace)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.options import LoaderOptions
@@ -19,6 +23,9 @@ from xloader.transforms.outputs import finish
 from xloader.transforms.packed_fields import PackedField, normalized_packings, stored_layouts
 from xloader.transforms.rng import Chance
 
+HandOver = Callable[[NDArray[Any]], Any]
+"""Converts a gathered array into what is delivered: a tensor, or the array itself."""
+
 
 @dataclass(frozen=True, eq=False)
 class Finishing:
@@ -30,6 +37,7 @@ class Finishing:
 
     recipe: Recipe
     options: LoaderOptions
+    hand_over: HandOver = np.asarray
     packed_fields: tuple[PackedField, ...] = ()
     sample_names: SampleNames | None = None
 

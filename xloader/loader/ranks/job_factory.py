@@ -69,9 +69,9 @@ class JobFactory:
         self,
         rank_plan: RankPlan,
         finishing: Finishing,
-        *,
         num_ready: int,
         num_cores: int,
+        *,
         device_path: DevicePath | None = None,
         make_memory: MakeMemory | None = None,
     ) -> None:
@@ -101,13 +101,16 @@ class JobFactory:
     def renew(self) -> None:
         """Start with new memory, none of it in use."""
         self._pid = os.getpid()
-        rank_plan = self.rank_plan
-        self._make_memory = self._given_memory
-        is_given = self._given_memory is not None
-        if not is_given and self._device_path is not None and not rank_plan.recipe.is_mapped:
-            self._make_memory = self._device_path.make_memory(rank_plan.num_steps)
         self._fields: Fields | None = None
         self._blocks: BlockMemory | None = None
+
+    @property
+    def _make_memory(self) -> MakeMemory | None:
+        """The maker of the memory of batches; None for ordinary memory."""
+        is_mapped = self.rank_plan.recipe.is_mapped
+        if self._given_memory is not None or self._device_path is None or is_mapped:
+            return self._given_memory
+        return self._device_path.make_memory(self.rank_plan.num_steps)
 
     def use(self, make_memory: MakeMemory | None, make_finisher: MakeFinisher | None) -> None:
         """Have others finish the batches, in memory that they share; None for this process."""
@@ -209,7 +212,7 @@ class JobFactory:
             parts=parts,
             tables=tables,
             finisher=finisher,
-            last_size=rank_plan.rows.last_size if rank_plan.rows.num_padding() else 0,
+            last_size=rank_plan.last_size if rank_plan.num_padding() else 0,
             num_ahead=num_ahead,
             blocks=blocks,
             limits=limits,

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from xloader.core.messages import warn_caller
 from xloader.core.options import LoaderOptions
-from xloader.core.ranks import World
 from xloader.engine.buffers import BatchPool, Fields
 from xloader.engine.slot_layout import SlotLayout
 from xloader.errors import EmptySamplesError, EpochWarning, OptionError
@@ -32,32 +33,54 @@ if TYPE_CHECKING:
     from xloader.planning.explain import Cached, Explanation
 
 
-@dataclass(frozen=True)
-class RankRows:
-    """The rows of the ranks in an epoch. Ranks have equally many samples, give or take one."""
+def describe_samples(recipe: Recipe) -> dict[str, str]:
+    """Hash each part of what determines the samples.
 
-    num_samples: int
-    num_steps: int
-    batch_size: int
-    world: World
+    Only the labels at both ends of the windowed dimensions are read, because another store of the
+    same shape may hold other years.
+    """
+    traits = {
+        "store": recipe.source.fingerprint,
+        "variables": recipe.variables,
+        "selection": recipe.selection,
+        "labels": list(_ends(recipe)),
+        "windows": recipe.windows,
+        "fields": recipe.fields,
+        "transforms": [step.describe() for step in recipe.steps],
+        "subset": "" if recipe.subset is None else recipe.subset.digest,
+    }
+    if recipe.num_taken is not None:
+        traits["samples of an epoch"] = str(recipe.num_taken)
+    return {
+        name: hashlib.sha256(repr(trait).encode()).hexdigest()[:12]
+        for name, trait in traits.items()
+    }
 
-    @property
-    def num_each(self) -> int:
-        """Rows of each rank, padding included: as many as the most samples that a rank has."""
-        most = -(-self.num_samples // self.world.world_size)
-        return min(most, self.num_steps * self.batch_size)
 
-    @property
-    def last_size(self) -> int:
-        """Rows of the last batch of each rank, padding included; 0 without any batch."""
-        return self.num_each - max(self.num_steps - 1, 0) * self.batch_size
+def _ends(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """The first and the last label of each windowed dimension that has labels."""
+    coordinates = recipe.source.coordinates(is_indexed=False)
+    for dim in recipe.require_windows().dims:
+        kept = recipe.kept_of(dim)
+        if isinstance(kept, int) or not len(kept) or dim not in coordinates.coords:
+            continue
+        labels = coordinates[dim].variable.to_base_variable()
+        if labels.dims == (dim,):
+            try:
+                yield dim, _text(labels[kept[0]].values), _text(labels[kept[-1]].values)
+            except Exception:
+                # Training needs no labels, so those that cannot be read are not compared.
+                yield dim, "", ""
 
-    def num_padding(self, scope: Literal["rank", "world"] = "rank") -> int:
-        """Rows that fill up the last batch of this rank, or of all ranks."""
-        size = self.world.world_size
-        first, num = (0, size) if scope == "world" else (self.world.rank, 1)
-        begin, end = (rank * self.num_samples // size for rank in (first, first + num))
-        return max(num * self.num_each - (end - begin), 0)
+
+def _text(label: np.ndarray) -> str:
+    if label.dtype.kind in "mM":
+        # The unit of time that xarray decodes to depends on its version.
+        label = label.astype(f"{label.dtype.kind}8[us]")
+    value = label.item()
+    # The text of other objects may contain their memory address.
+    is_plain = label.dtype.kind != "O" or isinstance(value, str) or hasattr(value, "isoformat")
+    return str(value) if is_plain else ""
 
 
 class RankPlan:
@@ -107,7 +130,7 @@ class RankPlan:
         """Number of steps that every rank takes in an epoch."""
         return self.plan.num_steps(self.num_samples, drop_last=self.options.drop_last)
 
-    @property
+    @cached_property
     def batch_size(self) -> int:
         """Rows of the largest batch of this rank."""
         return most_rows(self.footprint, self.options)
@@ -118,10 +141,27 @@ class RankPlan:
         return max(self.batch_size, 1)
 
     @property
-    def rows(self) -> RankRows:
-        """How many rows ranks have in an epoch."""
-        options = self.options
-        return RankRows(self.num_samples, self.num_steps, options.batch_size, options.ranks)
+    def num_each(self) -> int:
+        """Rows of each rank, padding included: as many as the most samples that a rank has."""
+        most = -(-self.num_samples // self.options.ranks.world_size)
+        return min(most, self.num_steps * self.options.batch_size)
+
+    @property
+    def last_size(self) -> int:
+        """Rows of the last batch of each rank, padding included; 0 without any batch."""
+        return self.num_each - max(self.num_steps - 1, 0) * self.options.batch_size
+
+    def num_padding(self, scope: Literal["rank", "world"] = "rank") -> int:
+        """Rows that fill up the last batch of this rank, or of all ranks."""
+        world = self.options.ranks
+        first, num = (0, world.world_size) if scope == "world" else (world.rank, 1)
+        begin, end = (i * self.num_samples // world.world_size for i in (first, first + num))
+        return max(num * self.num_each - (end - begin), 0)
+
+    @cached_property
+    def sample_traits(self) -> dict[str, str]:
+        """Hashes of what determines the samples; see `describe_samples`."""
+        return describe_samples(self.recipe.planned)
 
     def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
         """The remainder of an epoch from a step on."""
@@ -164,14 +204,9 @@ class RankPlan:
             )
         return self._planned
 
-    @property
-    def lanes(self) -> range:
-        """Numbers of the lanes of this rank."""
-        return self._lanes_of(self.options.ranks.rank)
-
     def sublanes(self, worker: int = 0) -> range:
         """Numbers of the sub-lanes of which one worker of this rank makes batches."""
-        return self._sublanes(self.options.ranks.rank, worker)
+        return self.processes("rank")[worker]
 
     def explain(
         self,
@@ -189,7 +224,7 @@ class RankPlan:
         source = self.recipe.source
         paths = {name: source.path_of(name) for name in self.footprint.variables}
         known = () if scope == "world" else cached
-        readers, num_padding = self.processes(scope), self.rows.num_padding(scope)
+        readers, num_padding = self.processes(scope), self.num_padding(scope)
         return explain_epoch(epoch, readers, paths, known, self.batch_nbytes, num_more, num_padding)
 
     @cached_property
@@ -230,7 +265,7 @@ class RankPlan:
         """Add notes on the samples to a prediction. Labels of windowed dimensions are read."""
         from xloader.loader.reports import explain_notes
 
-        recipe, layouts, device = self.recipe, self.layouts, self.options.on_device.device
+        recipe, layouts = self.recipe, self.layouts
         advice = self._memory_advice
         memory_notes = advice.note(expected), advice.one_region_note(expected)
         notes = self._empty_note, explain_notes.memory_note(self.options), *memory_notes
@@ -239,16 +274,9 @@ class RankPlan:
             expected, recipe, layouts, output_dtype, *notes, packed_fields=packed_fields
         )
         changes: dict[str, Any] = {"threads": explain_notes.threads_in_words(self.options)}
-        # On the processor itself nothing crosses.
-        if device is not None and (packed_fields or str(device) != "cpu"):
-            outputs = make_outputs(recipe, layouts)
-            transfer = explain_notes.transfer_in_words(
-                device, outputs, packed_fields, self.batch_size, output_dtype
-            )
-            way = explain_notes.pinning_in_words(
-                self.options.processes, recipe.is_mapped, pinning_refusal
-            )
-            changes["transfer"] = f"{transfer}, {way}" if way else transfer
+        changes["transfer"] = explain_notes.transfer_in_words(
+            self.options, recipe, layouts, packed_fields, self.batch_size, pinning_refusal
+        )
         as_stored = {field.name for field in packed_fields}
         unpacked = tuple(layout for layout in layouts if layout.name not in as_stored)
         normalized = ", ".join(sorted(normalized_packings(recipe, unpacked)))
@@ -284,8 +312,10 @@ class RankPlan:
         """The sub-lanes of each worker, of this rank or of all ranks."""
         world = self.options.ranks
         ranks = range(world.world_size) if scope == "world" else [world.rank]
-        workers = range(self.plan.workers)
-        return [self._sublanes(rank, worker) for rank in ranks for worker in workers]
+        workers = self.plan.workers
+        share = self.plan.pace.lanes // world.world_size * workers
+        every = [range(rank * share, (rank + 1) * share) for rank in ranks]
+        return [numbers[worker::workers] for numbers in every for worker in range(workers)]
 
     def warn(self, expected: Explanation, label: str = "") -> None:
         """Warn once if a shuffle mixes poorly, reads more than allowed, or has no batch."""
@@ -310,14 +340,6 @@ class RankPlan:
         larger = RankPlan(self.recipe, options, self.plan.workers)
         # As explain() would tell it, with the reads of each worker process.
         return larger.plan, larger.explain(larger.epoch(0))
-
-    def _sublanes(self, rank: int, worker: int) -> range:
-        lanes, workers = self._lanes_of(rank), self.plan.workers
-        return range(lanes.start * workers, lanes.stop * workers)[worker::workers]
-
-    def _lanes_of(self, rank: int) -> range:
-        share = self.plan.pace.lanes // self.options.ranks.world_size
-        return range(rank * share, (rank + 1) * share)
 
     def _check_padding(self) -> None:
         """Refuse a plan in which a worker has only a batch of padding, and no row to repeat."""

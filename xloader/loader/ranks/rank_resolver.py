@@ -21,7 +21,7 @@ from xloader.core.ranks import World, find_world
 from xloader.errors import OptionError, RanksError, StateError
 from xloader.loader.ranks.cursor import Position
 from xloader.loader.ranks.rank_plan import RankPlan
-from xloader.loader.ranks.state import Saver, read_state
+from xloader.loader.ranks.state import read_state, save
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
 
@@ -65,7 +65,6 @@ class RankResolver:
         self._recipe = recipe
         self._num_workers = num_workers
         self._settled: RankPlan | None = None
-        self._saver: Saver | None = None
         self._has_begun = False
         # Which one of the loaders that begin this is, and how many states it has loaded since.
         self._number: int | None = None
@@ -112,10 +111,8 @@ class RankResolver:
         return RankPlan(self._recipe, self.options.settled(), self._num_workers)
 
     def save(self, position: Position) -> dict[str, Any]:
-        """The state at a position; see `Saver.save`."""
-        rank_plan = self.rank_plan
-        self._saver = self._saver or Saver(rank_plan)
-        return self._saver.save(position)
+        """The state at a position."""
+        return save(position, self.rank_plan)
 
     def load(self, state: Mapping[str, Any], *, is_within_batch: bool = False) -> Position:
         """Adopt the plan and the seed of a state, and give its position."""
@@ -128,7 +125,7 @@ class RankResolver:
                 remedy="save a state after a whole batch",
             )
         if (plan, seed) != (rank_plan.plan, rank_plan.options.seed):
-            self._settled, self._saver = rank_plan.resumed(plan, seed), None
+            self._settled = rank_plan.resumed(plan, seed)
         # The next `begin` compares again: other ranks may not have loaded this state.
         self._has_begun = False
         self._num_loads += self._number is not None
@@ -146,13 +143,14 @@ class RankResolver:
         if group is not None and self.options.world is None and world_size > 1:
             self._compare(rank_plan, position, group)
         if world_size > 1:
-            lanes, num_lanes = rank_plan.lanes, rank_plan.plan.pace.lanes
+            rank, num_lanes = rank_plan.options.ranks.rank, rank_plan.plan.pace.lanes
+            share = num_lanes // world_size
             _LOG.info(
                 "rank %d of %d: lanes %d to %d of %d, %d reads of chunks an epoch",
-                rank_plan.options.ranks.rank,
+                rank,
                 world_size,
-                lanes[0],
-                lanes[-1],
+                rank * share,
+                (rank + 1) * share - 1,
                 num_lanes,
                 expected.num_reads,
             )

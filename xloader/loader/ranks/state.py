@@ -2,23 +2,19 @@
 
 ::
 
-    Saver.save(position)   version, epoch, step, row, seed, drop_last, plan, hashes of the samples
-    read_state()           checks the whole state before it uses any part of it
+    save(position)   version, epoch, step, row, seed, drop_last, plan, hashes of the samples
+    read_state()     checks the whole state before it uses any part of it
 
 The order of the samples is a function of seed, epoch and plan, so a state need not hold it.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final, NamedTuple
-
-import numpy as np
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
 
 from xloader.core.options import divisors_of
 from xloader.errors import MemoryBudgetError, OptionError, StateError
@@ -26,58 +22,6 @@ from xloader.loader.ranks.cursor import Position
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.planning.make_plan import batch_nbytes, check_plan, delivered_nbytes
 from xloader.planning.plan import Plan
-from xloader.recipe.recipe import Recipe
-
-
-def describe_samples(recipe: Recipe) -> dict[str, str]:
-    """Hash each part of what determines the samples.
-
-    Only the labels at both ends of the windowed dimensions are read, because another store of the
-    same shape may hold other years.
-    """
-    traits = {
-        "store": recipe.source.fingerprint,
-        "variables": recipe.variables,
-        "selection": recipe.selection,
-        "labels": list(_ends(recipe)),
-        "windows": recipe.windows,
-        "fields": recipe.fields,
-        "transforms": [step.describe() for step in recipe.steps],
-        "subset": "" if recipe.subset is None else recipe.subset.digest,
-    }
-    if recipe.num_taken is not None:
-        traits["samples of an epoch"] = str(recipe.num_taken)
-    return {
-        name: hashlib.sha256(repr(trait).encode()).hexdigest()[:12]
-        for name, trait in traits.items()
-    }
-
-
-def _ends(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
-    """The first and the last label of each windowed dimension that has labels."""
-    coordinates = recipe.source.coordinates(is_indexed=False)
-    for dim in recipe.require_windows().dims:
-        kept = recipe.kept_of(dim)
-        if isinstance(kept, int) or not len(kept) or dim not in coordinates.coords:
-            continue
-        labels = coordinates[dim].variable.to_base_variable()
-        if labels.dims == (dim,):
-            try:
-                yield dim, _text(labels[kept[0]].values), _text(labels[kept[-1]].values)
-            except Exception:
-                # Training needs no labels, so those that cannot be read are not compared.
-                yield dim, "", ""
-
-
-def _text(label: np.ndarray) -> str:
-    if label.dtype.kind in "mM":
-        # The unit of time that xarray decodes to depends on its version.
-        label = label.astype(f"{label.dtype.kind}8[us]")
-    value = label.item()
-    # The text of other objects may contain their memory address.
-    is_plain = label.dtype.kind != "O" or isinstance(value, str) or hasattr(value, "isoformat")
-    return str(value) if is_plain else ""
-
 
 VERSION: Final = 1
 
@@ -88,34 +32,18 @@ _KEYS: Final = (
 )  # fmt: skip
 
 
-class Saved(NamedTuple):
-    """The content of a state."""
-
-    position: Position
-    plan: Plan
-    seed: int
-
-
-@dataclass(frozen=True, eq=False)
-class Saver:
-    """Maker of the states of one rank plan. It computes the parts common to all of them once."""
-
-    rank_plan: RankPlan
-
-    @cached_property
-    def _fixed(self) -> dict[str, Any]:
-        return {
+def save(position: Position, rank_plan: RankPlan) -> dict[str, Any]:
+    """Make the state at a position."""
+    return sign(
+        {
             "version": VERSION,
-            "seed": self.rank_plan.options.seed,
-            "drop_last": self.rank_plan.options.drop_last,
-            "samples": describe_samples(self.rank_plan.recipe.planned),
-            "plan": self.rank_plan.plan.to_dict(),
+            "seed": rank_plan.options.seed,
+            "drop_last": rank_plan.options.drop_last,
+            "samples": dict(rank_plan.sample_traits),
+            "plan": rank_plan.plan.to_dict(),
+            **asdict(position),
         }
-
-    def save(self, position: Position) -> dict[str, Any]:
-        """Make the state at a position."""
-        state = {"epoch": position.epoch, "step": position.step, "row": position.row}
-        return sign({**copy.deepcopy(self._fixed), **state})
+    )
 
 
 def sign(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,10 +53,10 @@ def sign(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, "check": hashlib.sha256(text.encode()).hexdigest()[:12]}
 
 
-def read_state(state: object, rank_plan: RankPlan) -> Saved:
-    """Check that a loader can continue from a state, and read the state."""
+def read_state(state: object, rank_plan: RankPlan) -> tuple[Position, Plan, int]:
+    """Check that a loader can continue from a state, and read its position, plan and seed."""
     checked = _check_shape(state)
-    _check_samples(checked["samples"], describe_samples(rank_plan.recipe.planned))
+    _check_samples(checked["samples"], rank_plan.sample_traits)
     # Only now: the plan of samples with other dimensions has another form.
     today = _as_of_today(checked["plan"])
     if not _is_alike(today, rank_plan.plan.to_dict()):
@@ -153,7 +81,7 @@ def read_state(state: object, rank_plan: RankPlan) -> Saved:
         raise unusable_state("its row lies outside its batch", position.row)
     if position.row >= num_rows:
         position = Position(position.epoch, rank_plan.num_steps)
-    return Saved(position, plan, checked["seed"])
+    return position, plan, checked["seed"]
 
 
 def _check_shape(state: object) -> dict[str, Any]:
@@ -313,7 +241,7 @@ def _check_memory(plan: Plan, rank_plan: RankPlan) -> None:
 def _num_rows(rank_plan: RankPlan, step: int) -> tuple[int, int]:
     """Number of rows of a batch of a rank: the most that a state may count, and those it has."""
     size, is_over = rank_plan.options.batch_size, step >= rank_plan.num_steps
-    num_rows = min(size, max(rank_plan.rows.num_each - step * size, 1))
+    num_rows = min(size, max(rank_plan.num_each - step * size, 1))
     # Earlier versions filled the last batch of several ranks up to its full size.
     return num_rows if is_over or rank_plan.options.ranks.world_size == 1 else size, num_rows
 

@@ -1,1 +1,1 @@
-"""Measured epochs in words: report, bottleneck, advice, notes, the progress bar."""
+"""Measured epochs in words: report, bottleneck, advice, notes."""

@@ -61,17 +61,10 @@ class VariableVariance:
 
     def cells(self) -> list[str]:
         """The texts of a row: one for each heading of a table after the name."""
+        figures = ((self.ratio, 2), (self.standard_error, 2), (self.effective_batch_size, 1))
+        shown = [f"{num:.{digits}f}" if math.isfinite(num) else "-" for num, digits in figures]
         if self.num_elements and not math.isfinite(self.ratio):
-            shown = ["constant", "-", "-"]
-        else:
-            shown = [
-                f"{number:.{digits}f}" if math.isfinite(number) else "-"
-                for number, digits in (
-                    (self.ratio, 2),
-                    (self.standard_error, 2),
-                    (self.effective_batch_size, 1),
-                )
-            ]
+            shown[0] = "constant"
         return [*shown, f"{self.num_elements:,}", f"{self.num_left_out:,}"]
 
 

@@ -65,6 +65,12 @@ _FEW_CORES = 0.9
 cores where the system does not count that, or on other threads than those counted here."""
 
 
+def stage_seconds(tally: Tally) -> tuple[float, ...]:
+    """Seconds of the threads in each stage."""
+    gather = tally.gather_seconds + tally.walk_seconds
+    return tally.fetch_seconds, tally.decode_seconds, gather, tally.finish_seconds
+
+
 @dataclass(frozen=True)
 class EpochEffort:
     """The work of an epoch as measured, and the memory and threads that it had.
@@ -90,10 +96,7 @@ class EpochEffort:
     @property
     def busy_seconds(self) -> dict[str, float]:
         """Seconds of the threads by stage. Finding the rows of a batch counts as ``gather``."""
-        tally = self.tally
-        gather = tally.gather_seconds + tally.walk_seconds
-        each = (tally.fetch_seconds, tally.decode_seconds, gather, tally.finish_seconds)
-        return dict(zip(STAGES, each, strict=True))
+        return dict(zip(STAGES, stage_seconds(self.tally), strict=True))
 
     @property
     def wait_share(self) -> float:
@@ -267,8 +270,5 @@ def _point(seconds: float, delivered_nbytes: int, tally: Tally) -> tuple[float, 
         tally.wait_seconds,
         tally.read_nbytes,
         delivered_nbytes,
-        tally.fetch_seconds,
-        tally.decode_seconds,
-        tally.gather_seconds + tally.walk_seconds,
-        tally.finish_seconds,
+        *stage_seconds(tally),
     )

@@ -22,7 +22,7 @@ from xloader.recipe.label_steps import irregular_steps
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
 from xloader.show.notes import gap_note, points_notes, step_notes, window_notes
-from xloader.transforms.outputs import Output, make_outputs
+from xloader.transforms.outputs import make_outputs
 from xloader.transforms.packed_fields import PackedField, stored_layouts
 from xloader.transforms.steps import Map
 
@@ -74,25 +74,33 @@ def threads_in_words(options: LoaderOptions) -> str:
 
 
 def transfer_in_words(
-    device: object,
-    outputs: Sequence[Output],
+    options: LoaderOptions,
+    recipe: Recipe,
+    layouts: tuple[FieldLayout, ...],
     packed_fields: Sequence[PackedField],
     num_rows: int,
-    output_dtype: OutputDtype | None = None,
+    refusal: str,
 ) -> str:
-    """Say what crosses to a device with each batch, and in which form."""
+    """Say what crosses to a device with each batch, and how; empty if nothing crosses."""
+    device = options.on_device.device
+    # On the processor itself nothing crosses.
+    if device is None or not (packed_fields or str(device) != "cpu"):
+        return ""
+    outputs = make_outputs(recipe, layouts)
     packed = {field.name: field for field in packed_fields}
     nbytes = num_rows * sum(
         packed[out.name].sample_nbytes
         if out.name in packed
-        else math.prod(out.shape) * converted_dtype(out.dtype, output_dtype).itemsize
+        else math.prod(out.shape) * converted_dtype(out.dtype, options.on_device.dtype).itemsize
         for out in outputs
     )
     listed = [f"{name} as stored ({field.stored_dtype})" for name, field in packed.items()]
     plain = [out.name for out in outputs if out.name not in packed]
     if plain:
         listed.append(f"{', '.join(plain)} as values")
-    return f"{show_nbytes(nbytes)} a batch to {device}: {', '.join(listed)}"
+    way = pinning_in_words(options.processes, recipe.is_mapped, refusal)
+    transfer = f"{show_nbytes(nbytes)} a batch to {device}: {', '.join(listed)}"
+    return f"{transfer}, {way}" if way else transfer
 
 
 def pinning_in_words(processes: int, is_mapped: bool, refusal: str = "") -> str:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from xloader.compiled.library import load_library
 from xloader.core.cores import usable_cores
-from xloader.core.footprint import Group
 from xloader.core.messages import require_tqdm
 from xloader.engine.batches import Delivery
 from xloader.engine.tally import Tally
-from xloader.loader.batches.device_path import DevicePath, refusal_of
+from xloader.loader.batches.device_path import DevicePath
+from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.reports.advice import advise, show_rate
 from xloader.loader.reports.bottleneck import EpochEffort, SeriesRecorder
 from xloader.loader.reports.report import Report
 from xloader.planning.explain import Explanation
-from xloader.planning.plan import Budget
 from xloader.show.cost_figures import Figures, measured_variables, sum_variables
 
 _COUNTED = (
@@ -34,63 +35,55 @@ _ESTIMATED = (
 """Figures of a report that `EpochEffort` has under the same names."""
 
 
-class BarCounts(NamedTuple):
-    """Counters of the epoch under way, as a bar shows them.
+@dataclass(kw_only=True)
+class Progress(ABC):
+    """Counters of the batches delivered so far. They stay readable after the iterator has ended."""
 
-    `seconds, wait_seconds`: seconds from the first request to the last batch, and those in which a
-    batch was waited for.
-    """
+    begin: float = 0.0
+    end: float = 0.0
+    num_steps: int = 0
+    num_samples: int = 0
+    num_skipped: int = 0
+    delivered_nbytes: int = 0
 
-    begin: float
-    read_nbytes: int
-    seconds: float
-    wait_seconds: float
+    def start(self) -> None:
+        """Note that a batch is asked for. Only the first call counts."""
+        self.begin = self.begin or time.perf_counter()
 
     @property
-    def fields(self) -> dict[str, str]:
-        """The texts of the fields of the bar's format."""
-        seconds = max(self.seconds, self.wait_seconds)
-        if not seconds:
-            return {"decoded": show_rate(0), "waited": "0%"}
-        waited = f"{self.wait_seconds / seconds:.0%}"
-        return {"decoded": show_rate(self.read_nbytes / seconds), "waited": waited}
+    def seconds(self) -> float:
+        """Seconds from the first request to the last batch."""
+        return self.end - self.begin if self.num_steps else 0.0
 
+    @abstractmethod
+    def add(self, delivery: Any) -> None:
+        """Count a batch."""
 
-NOTHING_YET = BarCounts(0.0, 0, 0.0, 0.0)
-"""The counters before the first batch."""
+    @abstractmethod
+    def report(self) -> Report:
+        """Make the report of the epoch so far."""
 
 
 @dataclass
-class EpochProgress:
-    """Counters of the batches delivered so far. They stay readable after the iterator has ended."""
+class EpochProgress(Progress):
+    """Counters of the batches of one set of samples."""
 
     expected: Explanation
     tally: Tally
-    budget: Budget
-    num_asked: int
-    batch_size: int
-    is_direct: bool
-    groups: Sequence[Group]
-    has_processes: bool
+    rank_plan: RankPlan
     device_path: DevicePath | None = None
-    begin: float = 0.0
     cpu_begin: float = 0.0
-    end: float = 0.0
     cpu_end: float = 0.0
-    num_samples: int = 0
     num_padding: int = 0
-    num_steps: int = 0
-    delivered_nbytes: int = 0
     num_full: int = 0
     num_regions: int = 0
-    num_skipped: int = 0
     num_nan: dict[str, int] = field(default_factory=dict)
     recorder: SeriesRecorder = field(default_factory=SeriesRecorder)
 
     def start(self) -> None:
-        """Note that a batch is asked for. Only the first call counts."""
-        if not self.begin:
-            self.begin, self.cpu_begin = time.perf_counter(), time.process_time()
+        """Note that a batch is asked for, also on the clock of the process."""
+        self.cpu_begin = self.cpu_begin or time.process_time()
+        super().start()
 
     def add(self, delivery: Delivery) -> None:
         """Count a batch."""
@@ -102,7 +95,7 @@ class EpochProgress:
             self.num_nan[nans.field] = self.num_nan.get(nans.field, 0) + nans.num
         self.delivered_nbytes += delivery.nbytes
         regions = delivery.step.num_regions
-        if regions is not None and len(delivery.ids) == self.batch_size:
+        if regions is not None and len(delivery.ids) == self.rank_plan.batch_size:
             self.num_full += 1
             self.num_regions += regions
         self.end, self.cpu_end = time.perf_counter(), time.process_time()
@@ -110,25 +103,22 @@ class EpochProgress:
             self.tally.refresh()
         self.recorder.add(self.num_steps, self.end - self.begin, self.delivered_nbytes, self.tally)
 
-    def bar_counts(self) -> BarCounts:
-        """The counters that a progress bar shows."""
-        seconds = self.end - self.begin if self.num_steps else 0.0
-        self.tally.refresh()
-        return BarCounts(self.begin, self.tally.read_nbytes, seconds, self.tally.wait_seconds)
-
     def report(self) -> Report:
         """Make the report of the epoch so far."""
         self.tally.refresh()
         tally, expected, effort = self.tally, self.expected, self._effort()
         variables = measured_variables(
-            self.groups, expected.variables, tally.variable_reads, tally.group_nbytes
+            self.rank_plan.footprint.groups,
+            expected.variables,
+            tally.variable_reads,
+            tally.group_nbytes,
         )
         of_plan = {field.name: getattr(expected, field.name) for field in fields(Figures)}
         counted = {name: getattr(tally, name) for name in _COUNTED}
         estimated = {name: getattr(effort, name) for name in _ESTIMATED}
         # Processes that finish batches are on cores too.
         finish = tally.work["finish"]
-        other_cpu_seconds = finish.cpu_seconds if self.has_processes else 0.0
+        other_cpu_seconds = finish.cpu_seconds if self.rank_plan.options.processes else 0.0
         measured = {
             "num_samples": self.num_samples,
             "num_padding": self.num_padding,
@@ -141,7 +131,7 @@ class EpochProgress:
             "delivered_nbytes": self.delivered_nbytes,
             "advice": advise(effort),
             "cpu_seconds": effort.cpu_seconds + other_cpu_seconds,
-            "pinning_refusal": refusal_of(self.device_path),
+            "pinning_refusal": self.device_path.refusal if self.device_path else "",
             # Threads go on counting meanwhile, so the totals are sums of what was found.
             **sum_variables(variables),
         }
@@ -154,18 +144,18 @@ class EpochProgress:
         return Report(**figures, _expected=planned, _series=series)
 
     def _effort(self) -> EpochEffort:
-        expected, tally = self.expected, self.tally
+        expected, tally, rank_plan = self.expected, self.tally, self.rank_plan
         needed = expected.num_reads / (expected.read_amplification or 1.0)
         return EpochEffort(
             tally,
-            self.budget,
+            rank_plan.plan.budget,
             num_threads=tally.num_threads,
-            num_asked=self.num_asked,
-            seconds=self.end - self.begin if self.num_steps else tally.wait_seconds,
+            num_asked=rank_plan.options.num_threads,
+            seconds=self.seconds or tally.wait_seconds,
             num_samples=self.num_samples,
             delivered_nbytes=self.delivered_nbytes,
             read_amplification=tally.num_reads / needed if needed else 0.0,
-            is_direct=self.is_direct,
+            is_direct=rank_plan.is_direct,
             cpu_seconds=self.cpu_end - self.cpu_begin if self.num_steps else 0.0,
             num_cores=usable_cores(),
             # Before Python 3.13 there is no such function, and always a lock.
@@ -180,21 +170,36 @@ _FORMAT = (
 )
 
 
+def bar_fields(
+    read_nbytes: int = 0, seconds: float = 0.0, wait_seconds: float = 0.0
+) -> dict[str, str]:
+    """The texts of the fields of a bar's format."""
+    # The first batch may be waited for, and not be there yet.
+    whole = max(seconds, wait_seconds) or math.inf
+    return {"decoded": show_rate(read_nbytes / whole), "waited": f"{wait_seconds / whole:.0%}"}
+
+
 def make_bar(
-    loader: Any, count: Callable[[], BarCounts], first_step: int, options: Mapping[str, Any]
+    loader: Any,
+    progress: Callable[[], Progress | None],
+    first_step: int,
+    options: Mapping[str, Any],
 ) -> Any:
     """Make a bar that is iterated in place of a loader."""
     require_tqdm()
     # Imported only here: it looks for a notebook, and imports IPython's widgets there.
     from tqdm.auto import tqdm
 
-    before = count().begin
+    before = progress()
 
     def format_dict(bar: Any) -> dict[str, Any]:
-        counts = count()
-        # Until the first batch is asked for, the counters are those of another epoch.
-        shown = NOTHING_YET if counts.begin == before else counts
-        return {**tqdm.format_dict.fget(bar), **shown.fields}
+        counted = progress()
+        shown = bar_fields()
+        # Until this epoch begins, the counters are those of another one.
+        if counted is not None and counted is not before:
+            report = counted.report()
+            shown = bar_fields(report.read_nbytes, report.seconds, report.wait_seconds)
+        return {**tqdm.format_dict.fget(bar), **shown}
 
     bar_class = type("LoaderBar", (tqdm,), {"format_dict": property(format_dict)})
     defaults = {
