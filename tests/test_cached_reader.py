@@ -261,12 +261,6 @@ def test_a_reader_made_for_a_memory_budget_works_with_the_least_memory(num_worke
 # Refusals and faults
 
 
-def test_a_cache_too_small_for_a_sample_is_refused() -> None:
-    with pytest.raises(MemoryBudgetError, match="chunks of one sample") as caught:
-        make_reader(line(), 2 * BLOCK - 1)
-    assert caught.value.minimum_nbytes == 2 * BLOCK
-
-
 def test_an_id_out_of_range_leaves_the_reader_as_it_was() -> None:
     samples = line()
     with make_reader(samples) as reader:

@@ -207,19 +207,6 @@ def test_an_epoch_is_the_longest_without_a_repeat(
     assert loader.num_samples == num_rows * ranks
 
 
-def test_each_chunk_is_read_once() -> None:
-    with three().loader(batch_size=10, memory="1MiB", output="numpy") as loader:
-        expected = loader.explain()
-        reset()
-        rows = rows_of(list(loader))
-    assert expected.read_amplification == 1.0
-    for (name, store), chunk in zip(STORES.items(), (8, 5, 16), strict=True):
-        # Two chunks beside each other hold a time step.
-        needed = 2 * len({i // chunk for own, i in rows if own == name})
-        assert store.num_reads == expected.sets[name].num_reads == needed
-        assert set(store.reads.values()) == {1}
-
-
 def test_epochs_of_a_long_set_take_turns() -> None:
     """A set of 97 samples of which an epoch takes 30 gives three epochs without a repeat."""
     pairs = {"obs": (samples_of("obs"), 1), "era5": (samples_of("era5").select(slice(0, 30)), 1)}
@@ -278,13 +265,8 @@ def test_a_stop_anywhere_changes_nothing(num_samples: int | None, options: dict[
 def global_rows(ranks: int, **options: Any) -> list[list[tuple[str, int]]]:
     steps: list[list[tuple[str, int]]] = []
     for rank in range(ranks):
-        with three().loader(
-            batch_size=12 // ranks,
-            world=xloader.World(rank, ranks),
-            memory="64KiB",
-            output="numpy",
-            **options,
-        ) as loader:
+        ranked = {"world": xloader.World(rank, ranks), "batch_size": 12 // ranks}
+        with three().loader(**ranked, memory="64KiB", output="numpy", **options) as loader:
             for step, batch in enumerate(loader):
                 steps += [[]] * (step == len(steps))
                 steps[step] = steps[step] + rows_of([batch])
@@ -336,13 +318,8 @@ def test_processes_give_their_lanes_in_turn() -> None:
 
 
 def test_lanes_of_processes_have_the_memory_that_they_need() -> None:
-    options = {
-        "batch_size": 8,
-        "plan": xloader.PlanRules(lanes=4),
-        "processes": 2,
-        "output": "numpy",
-    }
-    options["world"] = xloader.World()
+    options = {"batch_size": 8, "processes": 2, "output": "numpy", "world": xloader.World()}
+    options["plan"] = xloader.PlanRules(lanes=4)
     with pytest.raises(MemoryBudgetError, match="3 sets of samples together") as caught:
         three().loader(memory=1, **options)
     least = caught.value.minimum_nbytes

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import xloader
-from xloader.core.axis import ElementList, as_elements
 from xloader.errors import (
     EmptySamplesError,
     MissingChunkError,
@@ -693,17 +692,3 @@ def test_no_credential_is_shown(tmp_path: Path) -> None:
 
 
 # Lists of elements
-
-
-@pytest.mark.parametrize("elements", [[], [4], [0, 0, 0], [3, 4, 4, 2**40], list(range(0, 99, 7))])
-def test_a_list_of_elements_is_a_sequence_that_pickles(elements: list[int]) -> None:
-    held = ElementList(elements)
-    copy = pickle.loads(pickle.dumps(held))
-    assert copy == held
-    assert hash(copy) == hash(held)
-    assert repr(copy) == repr(held)
-    assert list(held) == elements
-    assert np.asarray(held).tolist() == elements
-    assert list(held[1:]) == elements[1:]
-    assert held != ElementList([*elements, 2**41])
-    assert list(as_elements(elements)) == elements

@@ -237,25 +237,11 @@ def test_a_closed_loader_is_closed() -> None:
     assert loader.report().num_steps == 1
 
 
-def fail_inside(loader: xloader.Loader) -> None:
-    with loader:
-        fail_at_the_third_step(loader, ZeroDivisionError)
-
-
 def fail_at_the_third_step(loader: xloader.Loader, kind: type[BaseException]) -> None:
     for number, _ in enumerate(loader):
         if number == 2:
             assert running()
             raise kind
-
-
-def test_a_context_closes_however_it_is_left() -> None:
-    loader = make_loader()
-    with pytest.raises(ZeroDivisionError):
-        fail_inside(loader)
-    assert running() == []
-    with pytest.raises(ClosedError):
-        iter(loader)
 
 
 def test_an_abandoned_iterator_leaves_no_thread() -> None:
