@@ -6,6 +6,7 @@ A file is given as module name and text, so that the rules can be tested on made
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,7 @@ class Module:
         return self.name.rpartition(".")[2]
 
 
+@functools.cache
 def read_package(folder: Path) -> dict[str, Module]:
     modules = {}
     for path in sorted(folder.rglob("*.py")):

@@ -9,7 +9,6 @@ import numpy as np
 from hypothesis import strategies as st
 
 from xloader.core.axis import Axis
-from xloader.core.boxes import Boxes
 from xloader.core.footprint import Access, Demand, Footprint, Group
 from xloader.core.windows import Segments, Windows
 from xloader.errors import EmptySamplesError
@@ -80,12 +79,6 @@ def plan_of(pace: Pace, *, batch: int = 16, pool: int = 1 << 40, depth: int = 0)
 
 def all_ids(order: LaneOrder, begin: int = 0) -> list[int]:
     return [i for ids, _ in order.segments(begin) for i in ids.tolist()]
-
-
-def every_box(windows: Windows) -> Boxes:
-    """Return each sample as a box of its own."""
-    positions = windows.positions_of(np.arange(len(windows)))
-    return Boxes(tuple(positions.T), tuple(positions.T + 1))
 
 
 def slow_stored_chunk(axis: Axis) -> list[int]:

@@ -9,51 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.ground import axes, slow_block, slow_stored_chunk
+from tests.ground import axes
 from xloader.core.axis import Axis, PaddedAxis
 from xloader.errors import OptionError
 
 some_axes = st.integers(1, 30).flatmap(axes)
-
-
-@given(some_axes)
-def test_blocks_are_the_chunks_that_the_selection_touches(axis: Axis) -> None:
-    expected = slow_block(axis)
-    assert axis.size == len(expected)
-    assert axis.block_of(np.arange(axis.size)).tolist() == expected
-    assert axis.num_blocks == max(expected) + 1
-    assert axis.edges.tolist() == [
-        *(expected.index(block) for block in range(axis.num_blocks)),
-        axis.size,
-    ]
-
-
-@given(some_axes)
-def test_a_cut_takes_from_its_chunk_what_is_selected(axis: Axis) -> None:
-    stored = np.arange(axis.stored_size)
-    sizes = axis.chunks
-    if isinstance(sizes, int):
-        sizes = (sizes,) * -(-axis.stored_size // sizes)
-    bounds = np.concatenate([[0], np.cumsum(sizes)])
-    taken = []
-    for block in range(axis.num_blocks):
-        chunk = axis.stored_chunk(block)
-        elements = stored[bounds[chunk] : bounds[chunk + 1]]
-        assert len(elements) == axis.read_sizes[block]
-        taken += elements[axis.cut(block)].tolist()
-    assert taken == list(axis.selection)
-
-
-@given(some_axes)
-def test_stored_chunks_are_numbered_as_stored(axis: Axis) -> None:
-    found = [axis.stored_chunk(block) for block in range(axis.num_blocks)]
-    assert found == sorted(set(slow_stored_chunk(axis)))
-
-
-@given(some_axes)
-def test_shortest_inner_block(axis: Axis) -> None:
-    sizes = [slow_block(axis).count(block) for block in range(axis.num_blocks)]
-    assert axis.min_inner_block_size == min(sizes[1:-1], default=axis.size)
 
 
 @pytest.mark.parametrize(
@@ -64,10 +24,6 @@ def test_shortest_inner_block(axis: Axis) -> None:
 def test_nothing_selected(axis: Axis) -> None:
     assert (axis.size, axis.num_blocks) == (0, 0)
     assert axis.read_sizes.tolist() == []
-
-
-def test_the_last_chunk_is_cut_short_by_the_array() -> None:
-    assert Axis(10, 4, range(10)).read_sizes.tolist() == [4, 4, 2]
 
 
 def test_blocks_follow_the_order_of_the_selection() -> None:

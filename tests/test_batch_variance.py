@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -27,11 +26,9 @@ from xloader.errors import (
 from xloader.loader.interleaved.sample_sets import taking
 from xloader.loader.planned_loader import PlannedLoader
 from xloader.loader.preview import num_full_steps, rows_of_steps
-from xloader.loader.reports.batch_variance import effective_size
 from xloader.loader.variance_measurement import (
     BatchMembers,
     BatchSums,
-    jackknife_error,
     spread_evenly,
 )
 from xloader.samples.samples import Samples
@@ -73,7 +70,6 @@ def delivered(loader: object, field: str, epoch: int = 0) -> list[np.ndarray]:
     ("options", "prepare"),
     [
         ({"plan": xloader.PlanRules(spread=1)}, lambda samples: samples),
-        ({}, lambda samples: samples),
         ({"shuffle": False}, lambda samples: samples),
         (
             {"plan": xloader.PlanRules(spread=3, lanes=2), "drop_last": True},
@@ -85,6 +81,7 @@ def delivered(loader: object, field: str, epoch: int = 0) -> list[np.ndarray]:
         ),
         ({"plan": xloader.PlanRules(spread=3)}, lambda samples: samples.normalize(samples.stats())),
         ({"plan": xloader.PlanRules(spread=3)}, lambda samples: samples.map(lambda ds: ds**2)),
+        ({}, lambda samples: samples.slab("x", 1, 2)),
         (
             {"plan": xloader.PlanRules(spread=3), "seed": 5},
             lambda samples: samples.map(
@@ -151,7 +148,7 @@ def test_the_estimator_of_all_batches_against_numpy(batches, seed):
 def test_some_batches_estimate_the_ratio_of_all_as_well_as_the_standard_error_says():
     rng, size, num_epoch_batches = np.random.default_rng(0), 8, 50
     ratios, told, true = [], [], []
-    for _ in range(200):
+    for _ in range(100):
         alike = rng.normal(size=(num_epoch_batches, 1, 3))
         values = (alike + rng.normal(size=(num_epoch_batches, size, 3))).reshape(-1, 3)
         rows = np.arange(len(values)).reshape(-1, size)
@@ -165,26 +162,6 @@ def test_some_batches_estimate_the_ratio_of_all_as_well_as_the_standard_error_sa
         true.append(effect_of([values[own] for own in rows]))
     assert np.mean(ratios) == pytest.approx(np.mean(true), rel=0.02)
     assert np.std(ratios) / np.mean(told) == pytest.approx(1.0, abs=0.15)
-
-
-@pytest.mark.filterwarnings("ignore::xloader.errors.XloaderWarning")
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"memory": "6KiB"},
-        {"memory": "6KiB", "plan": xloader.PlanRules(max_amplification=4.0)},
-        {"memory": "8KiB", "plan": xloader.PlanRules(max_amplification=8.0, lanes=2)},
-        {"memory": "32KiB", "plan": xloader.PlanRules(lanes=8)},
-    ],
-)
-def test_the_rows_of_steps_are_those_delivered(options):
-    weighted = opened().weighted(np.arange(959.0), num_samples=333)
-    for samples in (opened(), weighted):
-        with samples.loader(batch_size=8, output="numpy", **options) as loader:
-            loader.set_epoch(1)
-            part = loader._resolver.settle().remainder(1, 0)
-            found = rows_of_steps(part, range(loader.plan.pace.lanes), range(len(loader)))
-            assert [own.tolist() for own, _ in found] == [batch.ids.tolist() for batch in loader]
 
 
 def test_some_batches_of_an_epoch_are_its_own():
@@ -217,18 +194,9 @@ def test_a_full_shuffle_has_ratio_1_and_batches_of_equal_samples_their_size():
     assert found.effective_batch_size == pytest.approx(1.0, rel=0.02)
 
 
-def test_more_memory_brings_the_ratio_down_to_that_of_a_full_shuffle():
-    ratios = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for memory in ("6KiB", "12KiB", "64MiB"):
-            with opened().loader(batch_size=8, memory=memory, output="numpy") as loader:
-                ratios.append(loader.batch_variance("t", num_batches=1000).ratio)
-    assert ratios[0] > 1.5 * ratios[1] > 1.5 * ratios[2]
-
-
-@pytest.mark.parametrize("memory", ["16KiB", "64KiB", "64MiB"])
-@pytest.mark.parametrize("num_batches", [2, 20, 1000])
+@pytest.mark.parametrize(
+    ("memory", "num_batches"), [("16KiB", 2), ("16KiB", 1000), ("64KiB", 20), ("64MiB", 1000)]
+)
 def test_the_chunks_read_are_those_predicted(memory, num_batches):
     store = CountingStore(STORE)
     with opened(store).loader(batch_size=8, memory=memory, output="numpy") as loader:
@@ -380,16 +348,6 @@ def test_parts_of_a_pass_are_epochs_of_their_own():
             assert found.ratio == pytest.approx(effect_of(batches), rel=1e-4)
 
 
-def test_ranks_that_share_samples_find_the_figures_of_their_own_slabs():
-    for rank in range(2):
-        samples = opened().slab("x", rank, 2)
-        with samples.loader(batch_size=8, memory="4MiB", output="numpy") as loader:
-            found = loader.batch_variance("t", num_batches=1000)
-            batches = delivered(loader, "t")
-        assert batches[0].shape == (8, 6)
-        assert found.ratio == pytest.approx(effect_of(batches), rel=1e-4)
-
-
 def test_bad_calls_say_what_to_do():
     with opened().loader(batch_size=500, output="numpy") as loader:
         with pytest.raises(EmptySamplesError, match="1 full batches of 500"):
@@ -439,16 +397,3 @@ def test_the_text_has_the_figures():
     explained = set(re.findall(r'title="[^"]+">([^<]+)</th>', found._repr_html_()))
     heads = {"standard error", "looked at", "left out"}
     assert explained == {"ratio", "effective batch", "reads"} | heads
-
-
-def test_the_jackknife_error_of_a_mean_is_its_standard_error() -> None:
-    values = np.array([1.0, 2.0, 6.0])
-    without_each = (values.sum() - values) / 2
-    assert jackknife_error(without_each) == pytest.approx(values.std(ddof=1) / math.sqrt(3))
-
-
-@pytest.mark.parametrize(("size", "design_effect", "effective"), [(16, 4.0, 4.0), (16, 1.0, 16.0)])
-def test_the_effective_size_is_that_of_independent_samples(
-    size: int, design_effect: float, effective: float
-) -> None:
-    assert effective_size(size, design_effect) == effective

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import socket
 import subprocess
@@ -16,7 +15,6 @@ import xarray as xr
 import zarr
 
 import xloader
-from benchmarks import __main__ as command
 from benchmarks import (
     cores,
     imports,
@@ -29,15 +27,14 @@ from benchmarks import (
     reference,
     scaling,
     table,
-    turns,
 )
 from benchmarks.growth import Growth
 from benchmarks.layouts import LAYOUTS, Layout, StoreSpec, Target
-from benchmarks.measure import Effort, PeakMemory, Speed, Usage
+from benchmarks.measure import PeakMemory, Speed, Usage
 from benchmarks.ours import Epoch, Plan
 from benchmarks.results import Result
 from benchmarks.rivals import sequential, shuffled
-from benchmarks.stores import ensure_grown, ensure_stores
+from benchmarks.stores import ensure_stores
 
 ROOT = Path(__file__).resolve().parents[1]
 TILES = StoreSpec("tiles", (2, 90, 90), num_steps=4, variables=("t2m", "u10"))
@@ -79,13 +76,6 @@ def test_a_quick_run_prints_its_tables(tmp_path):
     assert page.PAGE.read_bytes() == before
 
 
-def test_a_layout_that_there_is_not_is_refused():
-    line = [sys.executable, "-m", "benchmarks", "--only", "steps1,nothing"]
-    run = subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
-    assert run.returncode == 2
-    assert "nothing: there is only steps1, steps3" in run.stderr
-
-
 # --- stores
 
 
@@ -99,23 +89,6 @@ def test_stores_are_made_once_and_as_said(paths):
     with xr.open_zarr(paths[PACKED], consolidated=False) as packed:
         exact = xr.open_zarr(paths[TILES], consolidated=False)
         np.testing.assert_allclose(packed["t2m"], exact["t2m"], atol=1e-6)
-
-
-def test_a_store_that_was_left_half_is_made_anew(tmp_path):
-    (tmp_path / f"{TILES.folder_name}.partial" / "t2m").mkdir(parents=True)
-    paths = ensure_stores(tmp_path, [TILES])
-    assert sorted(path.name for path in tmp_path.iterdir()) == [TILES.folder_name]
-    assert zarr.open_array(paths[TILES] / "t2m", mode="r")[:].std() > 0
-
-
-def test_a_grown_store_repeats_its_chunks(paths):
-    grown, path = ensure_grown(paths[TILES].parent, TILES, 3)
-    assert grown.num_steps == 12
-    for name in TILES.variables:
-        base = zarr.open_array(paths[TILES] / name, mode="r")[:]
-        np.testing.assert_array_equal(
-            zarr.open_array(path / name, mode="r")[:], np.tile(base, (3, 1, 1))
-        )
 
 
 # --- the reference
@@ -135,39 +108,23 @@ def test_the_reference_decodes_every_chunk(paths, spec):
     np.testing.assert_array_equal(np.sort(ring.view(expected.dtype)), expected)
 
 
-def test_a_codec_that_the_reference_does_not_know_is_refused(tmp_path):
-    zarr.create_array(tmp_path / "a", shape=(4,), dtype="f4", compressors=zarr.codecs.GzipCodec())
-    with pytest.raises(NotImplementedError, match="gzip"):
-        reference.find_decoder(tmp_path / "a")
-
-
 @pytest.mark.parametrize(
-    ("window", "expected"),
+    ("spec", "window", "shape"),
     [
-        (PATCHES, (20, 1, 1, 1, 60, 60)),
-        ({"time": 1, "lat": 30, "lon": 30}, (20, 3, 3, 1, 30, 30)),
+        (TILES, {"time": 1, "lat": 30, "lon": 30}, (1, 3, 3, 1, 30, 30)),
+        (PACKED, {"time": 1, "lat": 30, "lon": 30}, (1, 3, 3, 1, 30, 30)),
         # Of a window larger than a chunk, a piece is the part in one chunk.
-        ({"time": 3}, (10, 1, 1, 2, 90, 90)),
+        (TILES, {"time": 3}, (10, 1, 1, 2, 90, 90)),
     ],
 )
-def test_pieces_are_what_samples_take_of_chunks(window, expected):
-    ring = np.arange(20 * 90 * 90, dtype=np.float32).view(np.uint8)
-    pieces = reference.find_pieces(layout_of(TILES, window=window), ring)
-    assert pieces.shape == expected
-    assert pieces[1, 0, 0, 0, 1, 2] == expected[3] * 8100 + 92
-    assert len(np.unique(pieces)) == pieces.size
-
-
-@pytest.mark.parametrize("is_as_stored", [False, True])
-def test_the_reference_copies_every_byte(is_as_stored):
-    spec = PACKED if is_as_stored else TILES
-    window = {"time": 1, "lat": 30, "lon": 30}
-    layout = layout_of(spec, window=window, is_as_stored=is_as_stored)
+def test_the_reference_copies_every_byte(spec, window, shape):
+    layout = layout_of(spec, window=window, is_as_stored=spec.is_packed)
     ring = np.arange(20 * 90 * 90).astype(layout.dtype).view(np.uint8)
     pieces = reference.find_pieces(layout, ring)
-    batches = reference.make_batches(layout, pieces, num_batches=20)
-    assert batches[0].shape == (1, 3, 3, 1, 30, 30)
-    reference.copy_pieces(pieces, batches, nbytes=ring.nbytes, num_cores=2)
+    batches = reference.make_batches(layout, pieces, num_batches=len(pieces) // shape[0])
+    assert batches[0].shape == shape
+    num_cores = min(len(batches), 2)
+    reference.copy_pieces(pieces, batches, nbytes=ring.nbytes, num_cores=num_cores)
     copied = np.concatenate(batches)
     assert copied.dtype == pieces.dtype == layout.dtype
     np.testing.assert_array_equal(np.sort(copied, axis=None), np.sort(ring.view(layout.dtype)))
@@ -198,81 +155,12 @@ def test_others_make_the_same_batches(paths, way):
     assert sum(shuffled.WAYS[way](layout, ds)()) == layout.delivered_nbytes
 
 
-@pytest.mark.parametrize("num_chunks", [1, 3, 100])
-@pytest.mark.parametrize("spec", [TILES, SHARDS], ids=lambda spec: spec.name)
+@pytest.mark.parametrize(("spec", "num_chunks"), [(TILES, 3), (TILES, 100), (SHARDS, 1)])
 def test_parts_cover_a_variable_once(spec, num_chunks):
     seen = np.zeros(spec.shape, np.int64)
     for part in sequential.cut_parts(spec, num_chunks):
         seen[part] += 1
     assert (seen == 1).all()
-
-
-def test_a_turn_of_a_reader_ends_with_the_store(paths):
-    play = sequential.play("zarr, 2 threads", TILES, str(paths[TILES]), Effort(seconds=60.0))
-    assert [next(play), next(play).nbytes] == [None, TILES.nbytes]
-    play.close()
-
-
-@pytest.mark.parametrize("reason", [turns.NOT_INSTALLED, "failed: ValueError"])
-def test_a_layout_for_which_something_is_not_installed_is_named(monkeypatch, tmp_path, reason):
-    def measure(layout, *_):
-        if layout.name == "latency":
-            raise turns.AbsentError("reference", turns.Absence(reason, "no module obstore"))
-        return result_of()
-
-    monkeypatch.setattr(command, "_measure", measure)
-    monkeypatch.setattr(command, "ensure_stores", lambda _, specs: dict.fromkeys(specs, tmp_path))
-    names = ["steps1", "latency"]
-    if reason == turns.NOT_INSTALLED:
-        results, left_out = command._measure_layouts(tmp_path, names, Effort(), is_quick=True)
-        assert (len(results), len(left_out)) == (1, 1)
-        assert "50 ms a request" in left_out[0]
-        assert "no module obstore" in left_out[0]
-    else:
-        with pytest.raises(turns.AbsentError, match="failed: ValueError"):
-            command._measure_layouts(tmp_path, names, Effort(), is_quick=True)
-
-
-# --- turns
-
-
-def counting(start):
-    yield start
-    while True:
-        start += yield start
-
-
-def failing():
-    yield "ready"
-    raise ValueError("broken")
-
-
-def lacking():
-    import a_module_that_is_not_there  # noqa: F401
-
-    yield "ready"
-
-
-@pytest.fixture
-def _no_preload(monkeypatch):
-    monkeypatch.setattr(turns, "PRELOADED", ())
-
-
-@pytest.mark.usefixtures("_no_preload")
-def test_competitors_take_turns_and_may_be_absent():
-    with (
-        turns.Competitor("counting", counting, 3) as counter,
-        turns.Competitor("failing", failing) as broken,
-        turns.Competitor("lacking", lacking) as absent,
-    ):
-        assert [counter.ready(), counter.turn(), counter.turn(4)] == [3, 3, 7]
-        assert [broken.ready(), broken.turn(), broken.turn()] == ["ready", None, None]
-        assert absent.ready() is None
-    assert broken.absence.reason == "failed: ValueError"
-    assert "broken" in broken.absence.details
-    assert absent.absence.reason == "not installed"
-    with pytest.raises(turns.AbsentError, match="failing failed: ValueError"):
-        broken.require(None)
 
 
 def test_the_server_answers_with_files(tmp_path, monkeypatch):
@@ -388,25 +276,14 @@ def test_what_was_made_takes_its_place_on_the_page():
     written = page.write_between(text, "new")
     assert written == f"before\n{page.BEGIN}\n\nnew\n\n{page.END}\nafter\n"
     assert page.write_between(written, "new") == written
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "no markers",
-        page.BEGIN,
-        f"{page.END} {page.BEGIN}",
-        f"{page.BEGIN} {page.END} {page.BEGIN}",
-        f"{page.BEGIN} {page.END} {page.END}",
-    ],
-)
-def test_a_page_without_its_markers_is_left_alone(text):
-    with pytest.raises(ValueError, match="each once"):
-        page.write_between(text, "new")
-
-
-def test_the_page_has_its_markers():
     page.write_between(page.PAGE.read_text("utf-8"), "new")
+    for without in (
+        "no markers",
+        f"{page.END} {page.BEGIN}",
+        f"{page.BEGIN} {page.END} {page.END}",
+    ):
+        with pytest.raises(ValueError, match="each once"):
+            page.write_between(without, "new")
 
 
 # --- how long Python's lock is held
@@ -494,22 +371,6 @@ def test_imports_are_timed_in_turns(capsys, monkeypatch):
 
 
 # --- scaling
-
-
-def cores_told():
-    while True:
-        yield reference.count_cores()
-
-
-@pytest.mark.usefixtures("_no_preload")
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores are limited on Linux only")
-def test_a_competitor_uses_no_more_cores_than_it_may():
-    every = reference.count_cores()
-    with (
-        turns.Competitor("one", turns.on_cores, 1, cores_told) as one,
-        turns.Competitor("all", turns.on_cores, None, cores_told) as all_of_them,
-    ):
-        assert (one.ready(), all_of_them.ready()) == (1, every)
 
 
 def test_rows_of_scaling_name_each_figure():

@@ -15,9 +15,6 @@ from xloader.core.window_sets import (
     BoxedWindows,
     WindowBits,
     WindowList,
-    cut_box,
-    is_in_order,
-    smallest_of_bits,
 )
 
 
@@ -62,35 +59,6 @@ def test_ids_of_boxes(
                 found, times = boxed.find(np.array([number]), np.zeros(len(wanted), int), ranks)
                 assert found.tolist() == wanted.tolist()
                 assert times is None
-
-
-@given(grid=grids(), data=st.data())
-def test_a_box_cut_out_of_a_set(
-    grid: tuple[tuple[int, ...], tuple[np.ndarray, ...], np.ndarray], data: st.DataObject
-) -> None:
-    shape, _, flags = grid
-    lo = tuple(data.draw(st.integers(0, count - 1)) for count in shape)
-    hi = tuple(data.draw(st.integers(low + 1, count)) for low, count in zip(lo, shape, strict=True))
-    wanted = flags[tuple(map(slice, lo, hi))]
-    found = cut_box(smallest_of_bits(WindowBits.of_flags(flags.reshape(-1))), shape, lo, hi)
-    assert found.size == wanted.size
-    assert found.as_bits().flags(0, wanted.size).tolist() == wanted.reshape(-1).tolist()
-
-
-@pytest.mark.parametrize(
-    ("shape", "starts", "expected"),
-    [
-        ((6,), ([0, 2, 6],), True),
-        ((4, 5), ([0, 1, 4], [0, 5]), True),
-        ((2, 5), ([0, 1, 2], [0, 3, 5]), True),
-        ((4, 5), ([0, 1, 4], [0, 3, 5]), False),
-        ((2, 2, 3), ([0, 1, 2], [0, 1, 2], [0, 3]), True),
-    ],
-)
-def test_boxes_that_follow_each_other(
-    shape: tuple[int, ...], starts: tuple[list[int], ...], expected: bool
-) -> None:
-    assert is_in_order(shape, tuple(map(np.array, starts))) == expected
 
 
 def test_short_rows_far_from_each_other_are_looked_up_together() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from xloader.compiled.library import load_library
 from xloader.core import boxes as boxes_module
@@ -20,30 +18,6 @@ def library(request: pytest.FixtureRequest) -> object:
         if request.param == "numpy":
             patch.setattr(boxes_module, "find_function", lambda *_: None)
         yield
-
-
-@given(
-    counts=st.lists(st.sampled_from([1, 2, 7, 30]), min_size=1, max_size=4),
-    num_boxes=st.integers(1, 5),
-    num_samples=st.integers(0, 50),
-    seed=st.integers(0, 2**32),
-)
-def test_ids_count_the_positions_of_a_box_in_c_order(
-    counts: list[int], num_boxes: int, num_samples: int, seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    lo = [rng.integers(0, count, num_boxes) for count in counts]
-    hi = [rng.integers(low + 1, count + 1) for low, count in zip(lo, counts, strict=True)]
-    boxes = Boxes(tuple(lo), tuple(hi))
-    which = rng.integers(0, num_boxes, num_samples)
-    ranks = rng.integers(0, boxes.num_samples[which])
-    every = np.arange(np.prod(counts)).reshape(counts)
-    inside = [
-        every[tuple(slice(low[box], high[box]) for low, high in zip(lo, hi, strict=True))].ravel()
-        for box in range(num_boxes)
-    ]
-    expected = [inside[box][rank] for box, rank in zip(which, ranks, strict=True)]
-    assert boxes.ids_of(which, ranks, counts).tolist() == expected
 
 
 @pytest.mark.parametrize("size", [3, 1 << 33])

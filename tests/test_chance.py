@@ -27,7 +27,6 @@ from xloader.transforms.steps import Map
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning"),
 ]
 
@@ -116,30 +115,6 @@ def test_numbers_are_a_samples_own(
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("lanes", [1, 2])
-def test_a_sample_that_comes_again_is_told_apart(shuffle: bool, lanes: int) -> None:
-    samples = line(40).weighted(np.arange(40) % 4, num_samples=180)
-    options = make_options(
-        output="numpy",
-        batch_size=8,
-        memory="1MiB",
-        shuffle=shuffle,
-        plan=xloader.PlanRules(lanes=lanes),
-    )
-    rank_plan = RankPlan(samples.recipe, options, 2)
-    draws = [
-        draw
-        for number in range(2)
-        for delivery in Worker(rank_plan, number).steps(1)
-        for draw in draws_of(delivery)
-    ]
-    assert len(set(draws)) == len(draws) == 180
-    assert max(time for _, time in draws) == 8
-    if not shuffle and lanes == 1:
-        assert draws == sorted(draws)
-
-
-@pytest.mark.parametrize("shuffle", [True, False])
 def test_the_rest_of_an_epoch_goes_on_with_the_same_occurrences(shuffle: bool) -> None:
     samples = line(40).weighted(np.arange(40) % 4, num_samples=180)
     options = make_options(
@@ -159,16 +134,6 @@ def test_the_rest_of_an_epoch_goes_on_with_the_same_occurrences(shuffle: bool) -
         return list(zip(dealt.ids.tolist(), dealt.occurrences.tolist(), strict=True))
 
     assert dealt_from(9) == dealt_from(0)[9 * 8 :]
-
-
-def test_what_is_drawn_once_costs_nothing() -> None:
-    plain, select = line(40), line(40).select([3, 1, 3, 7])
-    for samples in (plain, select, plain.weighted(np.ones(40), num_samples=20)):
-        for shuffle in (True, False):
-            options = make_options(output="numpy", batch_size=8, memory="1MiB", shuffle=shuffle)
-            rank_plan = RankPlan(samples.recipe, options, 1)
-            worker = Worker(rank_plan, 0)
-            assert all(delivery.occurrences is None for delivery in worker.steps(0))
 
 
 def test_a_loader_gives_the_same_with_any_threads() -> None:

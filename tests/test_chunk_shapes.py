@@ -59,12 +59,6 @@ def test_chunks_and_shards_have_sizes_that_stores_like(part: ChunkedPart) -> Non
         assert part.num_chunks(shards) < part.num_chunks(shape)
 
 
-def test_levels_are_cut_before_fields() -> None:
-    for shape in candidate_shapes(PARTS["levels"]):
-        assert shape["level"] == 1 or (shape["lat"], shape["lon"]) == (721, 1440)
-    assert any(shape["level"] > 1 for shape in candidate_shapes(PARTS["levels"]))
-
-
 def test_windows_do_not_touch_chunks_of_single_rows() -> None:
     for shape in candidate_shapes(PARTS["patches"]):
         touched = math.prod(dim.touched(shape[dim.name]) for dim in PARTS["patches"].dims)
@@ -77,12 +71,6 @@ def test_data_smaller_than_a_chunk_are_one_chunk(size: int) -> None:
     shapes = candidate_shapes(part)
     assert shapes == [{"time": size, "x": 3}]
     assert shard_shape(part, shapes[0]) is None
-
-
-def test_a_small_memory_gets_small_chunks() -> None:
-    dims = ChunkedDim("time", 10_000, 2, 1, 9_999), ChunkedDim("x", 1000)
-    shapes = candidate_shapes(part_of(*dims, pool_nbytes=1 << 20))
-    assert min(part_of(*dims).chunk_nbytes(shape) for shape in shapes) < 100_000
 
 
 def test_an_index_of_a_shard_stays_small() -> None:

@@ -55,14 +55,20 @@ def write(path: Path, dataset: xr.Dataset) -> None:
         dataset.to_zarr(path, zarr_format=3, consolidated=False, encoding=encoding)
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    number = 0
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of files that are written once, of which each test has a copy."""
+    root, number = tmp_path_factory.mktemp("kept"), 0
     for name, count in SIZES.items():
         for own in range(count):
-            write(tmp_path / "data" / name / f"scene_{own}.nc", scene(number))
+            write(root / name / f"scene_{own}.nc", scene(number))
             number += 1
-    return tmp_path / "data"
+    return root
+
+
+@pytest.fixture
+def root(kept: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(kept, tmp_path / "data")
 
 
 @pytest.fixture
@@ -118,7 +124,7 @@ def test_samples_are_the_files(root: Path) -> None:
     assert frame["class"].item() == "front"
 
 
-@pytest.mark.parametrize("options", [{}, {"processes": 2}, {"shuffle": False}])
+@pytest.mark.parametrize("options", [{}, {"processes": 2, "shuffle": False}])
 def test_an_epoch_reads_each_file_once(
     root: Path, opened: Counter[str], options: dict[str, object]
 ) -> None:
@@ -208,15 +214,13 @@ def test_pickles_are_small(root: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(copy[9][0], samples[9][0])
     assert copy[9][1] == samples[9][1]
     many = tmp_path / "many"
-    for name in ("a", "b"):
-        (many / name).mkdir(parents=True)
-        for number in range(2000):
-            (many / name / f"scene_of_the_year_2011_{number:05d}.nc").touch()
     write(many / "a" / "0.nc", scene(0))
+    for number in range(1000):
+        (many / "a" / f"scene_of_the_year_2011_{number:05d}.nc").touch()
     large = xloader.open_classes(many).inputs("t")
-    assert len(large) == 4001
-    # 4000 paths of 36 bytes, and as many numbers of classes.
-    assert len(pickle.dumps(large)) < 20_000
+    assert len(large) == 1001
+    # 1000 paths of 36 bytes, and as many numbers of classes.
+    assert len(pickle.dumps(large)) < 10_000
 
 
 def test_other_files_have_another_fingerprint(root: Path) -> None:
@@ -313,9 +317,7 @@ def test_folders_that_are_refused(
 def test_options_that_are_refused(root: Path) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'wind'"):
         xloader.open_classes(root, variables=["wnd"])
-    with pytest.raises(OptionError, match="ends of names"):
-        xloader.open_classes(root, extensions=[])
-    for extensions in 3, [3]:
+    for extensions in 3, [3], []:
         with pytest.raises(OptionError, match="ends of names"):
             xloader.open_classes(root, extensions=extensions)  # type: ignore[arg-type]
     for path in None, 3, b"data":
@@ -323,7 +325,7 @@ def test_options_that_are_refused(root: Path) -> None:
             xloader.open_classes(path)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["file", "class", "label", "file_label", "class_label"])
+@pytest.mark.parametrize("name", ["file", "label", "class_label"])
 def test_names_of_the_samples_own_are_refused(root: Path, name: str) -> None:
     first = root / "calm" / "a.nc"
     for taken in scene(0).rename(x=name), scene(0).rename(wind=name):

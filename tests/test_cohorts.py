@@ -129,45 +129,12 @@ def test_cohorts_part_the_samples(footprint: Footprint) -> None:
         assert cohorts.tiles[cohort_of[position]] == np.ravel_multi_index(index, shape)
 
 
-@pytest.mark.parametrize(
-    ("window", "spans"),
-    [
-        pytest.param(3, ((0, 1, 3),), id="a short window"),
-        pytest.param(11, ((0, 1, 11),), id="a window longer than two tiles"),
-        pytest.param(30, ((0, 1, 2), (28, 1, 2)), id="a lead"),
-        pytest.param(6, ((2, 1, 2),), id="the middle of a window"),
-    ],
-)
-def test_a_cohort_is_the_samples_with_the_same_tiles(
-    window: int, spans: tuple[tuple[int, int, int], ...]
-) -> None:
-    footprint = line_footprint(57, 4, window, spans=spans)
-    cohorts = cut_cohorts(footprint, (1,))
-    (pieces,) = cohorts.pieces
-    by_tiles: dict[tuple[int, ...], list[int]] = {}
-    for sample in range(len(footprint.windows)):
-        elements = [sample + offset for span in spans for offset in span_offsets(span)]
-        by_tiles.setdefault(tuple(sorted({e // 4 for e in elements})), []).append(sample)
-    bounds = zip(pieces.starts[:-1].tolist(), pieces.starts[1:].tolist(), strict=True)
-    assert [list(range(lo, hi)) for lo, hi in bounds] == list(by_tiles.values())
-    assert pieces.reach == max(max(tiles) - min(tiles) for tiles in by_tiles)
-    homes = [tiles[0] for tiles in by_tiles]
-    assert pieces.home.tolist() == [home - homes[0] for home in homes]
-
-
 def test_tiles_follow_the_variable_with_the_most_bytes() -> None:
     footprint = box_footprint((24, 9), (5, 3), (2, 2))
     assert footprint.leading_axes[0] == Axis(24, 5, range(24))
     assert tile_edges(footprint, 0, 2).tolist() == [0, 10, 20, 24]
     assert tile_edges(footprint, 1, 0).tolist() == [0, 9]
     assert tile_edges(footprint, 1, 1).tolist() == [0, 3, 6, 9]
-
-
-@pytest.mark.parametrize(
-    ("window", "reach"), [(1, 0), (3, 1), (16, 1), (17, 1), (18, 2), (20, 2), (50, 4)]
-)
-def test_reach(window: int, reach: int) -> None:
-    assert cut_cohorts(line_footprint(800, 16, window), (1,)).pieces[0].reach == reach
 
 
 def test_the_number_of_cohorts_does_not_grow_with_the_samples() -> None:

@@ -50,25 +50,6 @@ def test_a_memory_that_is_too_small_says_how_much_would_do(samples, compared):
     assert found.plans[0].explanation is not None
 
 
-def figures(plan):
-    told = plan.explanation
-    return told.num_reads, -told.mixing, told.peak_nbytes
-
-
-def test_no_plan_beats_one_on_the_front(compared):
-    planned = [plan for plan in compared.plans if plan.explanation is not None]
-    assert 0 < len(compared.front) <= len(planned)
-    for number, plan in enumerate(planned):
-        beaten = any(
-            figures(other) != figures(plan)
-            and all(a <= b for a, b in zip(figures(other), figures(plan), strict=True))
-            for other in planned
-        )
-        # The plans are sorted by memory and bound.
-        is_repeated = any(other.cells()[2:7] == plan.cells()[2:7] for other in planned[:number])
-        assert plan.is_on_front == (not beaten and not is_repeated)
-
-
 def test_the_front_of_known_figures(compared):
     told = compared.plans[-1].explanation
 

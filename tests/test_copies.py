@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xloader
@@ -17,7 +17,6 @@ from tests.without_library import without_library
 from xloader.testing import write_store
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning"),
 ]
@@ -86,6 +85,7 @@ def batches_of(case: Case, rank: int, epoch: int) -> list[tuple[Any, list[Any]]]
     return batches
 
 
+@settings(max_examples=max(settings().max_examples // 2, 5))
 @given(case=cases(), epoch=st.integers(0, 1))
 def test_batches_are_the_same_with_and_without_the_library(case: Case, epoch: int) -> None:
     for rank in range(case.world_size):
@@ -99,17 +99,19 @@ def test_batches_are_the_same_with_and_without_the_library(case: Case, epoch: in
                 np.testing.assert_array_equal(array, other)
 
 
-@pytest.mark.parametrize("order", ["<", ">"])
-@pytest.mark.parametrize("dtype", ["?", "i1", "u2", "f2", "i4", "u4", "f4", "i8", "f8"])
-def test_dtypes(executor: str, dtype: str, order: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "dtype", ["?", "i1", "<u2", ">u2", "<f2", "<i4", ">f4", "<f4", "<i8", ">i8", "<f8"]
+)
+def test_dtypes(executor: str, dtype: str, tmp_path: Path) -> None:
     values = np.arange(20 * 7 * 5).reshape(20, 7, 5)
-    values = values % 3 == 0 if dtype == "?" else values.astype(order + dtype)
+    values = values % 3 == 0 if dtype == "?" else values.astype(dtype)
     path = write(tmp_path, xr.Dataset({"a": (TYX, values)}), {"a": (4, 3, 5)})
     check(path, {"time": 3, "y": 4}, {"time": 2, "y": 2}, threads=2)
 
 
-@pytest.mark.parametrize("packed", ["i1", "u1", "i2", "u2", "i4"])
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize(
+    ("packed", "dtype"), [("i1", "f4"), ("u1", "f8"), ("i2", "f8"), ("u2", "f4"), ("i4", "f8")]
+)
 def test_packed_numbers(executor: str, packed: str, dtype: str, tmp_path: Path) -> None:
     values = np.random.default_rng(3).integers(0, 120, (20, 6, 8)).astype(packed)
     attributes = {
@@ -123,19 +125,18 @@ def test_packed_numbers(executor: str, packed: str, dtype: str, tmp_path: Path) 
     check(path, window, dict.fromkeys(window, 1), dtype=delivered, batch_size=16)
 
 
-@pytest.mark.parametrize("x", [1, 7, 15, 16, 17, 31, 63, 64, 65, 127, 128, 129, 1024, 1025])
+@pytest.mark.parametrize("x", [1, 15, 16, 17, 64, 65, 1025])
 def test_short_lines(executor: str, x: int, tmp_path: Path) -> None:
     """Lines of so many bytes, copied from several places in turns where there are enough."""
     values = np.random.default_rng(6).integers(0, 256, (3, 11, 1030)).astype(np.uint8)
     ds = xr.Dataset({"a": (TYX, values), "b": (TYX, values[::-1])})
     path = write(tmp_path, ds, {"a": (2, 11, 1030), "b": (2, 11, 1030)})
-    for time, y in ((1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 11), (3, 1), (3, 3), (2, 7)):
+    for time, y in ((1, 1), (1, 2), (1, 3), (1, 4), (1, 11), (3, 1), (2, 7)):
         window = {"time": time, "y": y, "x": x}
         check(path, window, {"time": 1, "y": 3, "x": 1029 - x or 1}, batch_size=3)
 
 
-@pytest.mark.parametrize("packed", ["i2", "u2"])
-@pytest.mark.parametrize("y", [128, 129])
+@pytest.mark.parametrize(("packed", "y"), [("i2", 128), ("u2", 129)])
 def test_long_rows_of_packed_numbers(executor: str, packed: str, y: int, tmp_path: Path) -> None:
     """Rows of 64 KiB and more, most of which begin between two multiples of 16 bytes."""
     values = np.random.default_rng(4).integers(0, 2**16, (9, y + 3, 131)).astype(np.uint16)
@@ -174,7 +175,7 @@ def test_as_many_dimensions_as_an_array_may_have(executor: str) -> None:
                 np.testing.assert_array_equal(batch.a[row], ds.a.values[index : index + 2])
 
 
-@pytest.mark.parametrize("num_dims", [16, 17, 20])
+@pytest.mark.parametrize("num_dims", [16, 17])
 def test_many_windowed_dimensions(executor: str, num_dims: int) -> None:
     dims = [f"d{n}" for n in range(num_dims)]
     values = np.arange(12.0).reshape(4, *(1,) * (num_dims - 2), 3)

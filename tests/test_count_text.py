@@ -3,27 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import xarray as xr
 
 import xloader
-from xloader.core.messages import show_count
 from xloader.testing import write_store
-
-
-@pytest.mark.parametrize(
-    ("count", "thing", "text"),
-    [
-        (0, "chunk", "0 chunks"),
-        (1, "batch", "1 batch"),
-        (12345, "batch", "12,345 batches"),
-        (np.int64(1234567), "load", "1,234,567 loads"),
-        (np.float64(2.5), "fetch", "2.5 fetches"),
-        (2, "epoch", "2 epochs"),
-    ],
-)
-def test_numbers_and_plurals(count, thing, text):
-    assert show_count(count, thing) == text
 
 
 def test_an_epoch_of_one_batch_has_no_plurals():

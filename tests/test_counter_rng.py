@@ -31,7 +31,7 @@ def images(size: int, *ranks: int) -> list[Ints]:
     return [bijection(KEYS, sizes, np.full(NUM_KEYS, rank)) for rank in ranks]
 
 
-@pytest.mark.parametrize("size", range(2, 41))
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 40])
 def test_any_two_places_of_a_bijection_are_equally_likely(size: int) -> None:
     first, second, last = images(size, 0, 1, size - 1)
     for other in (second, last):
@@ -82,37 +82,10 @@ def test_bijections_of_huge_sizes_stay_within_and_apart(size: int) -> None:
     assert abs(deviations(found // -(-size // 16), 16)) < MOST_DEVIATIONS
 
 
-@pytest.mark.parametrize("bound", [1, 2, 3, 7, 48, 1000, 2**32 - 1])
-def test_draws_below_a_bound(bound: int) -> None:
-    found = draw_below(derive_key(5), np.arange(50_000), bound)
-    assert found.min() >= 0
-    assert found.max() < bound
-    if bound > 1:
-        num_cells = min(bound, 10)
-        cells = found if bound <= 10 else found * num_cells // bound
-        weights = np.bincount(np.arange(min(bound, 10**6)) * num_cells // min(bound, 10**6))
-        expected = weights / weights.sum() * len(found)
-        counts = np.bincount(cells, minlength=num_cells)
-        chi_square = ((counts - expected) ** 2 / expected).sum()
-        spare = num_cells - 1
-        assert abs(chi_square - spare) / math.sqrt(2 * spare) < MOST_DEVIATIONS
-
-
 def test_every_word_of_a_key_matters_and_so_does_their_order() -> None:
     words = [*itertools.product(range(4), repeat=3), *itertools.product(range(8), repeat=2)]
     keys = [derive_key(*row) for row in words]
     assert len(set(keys)) == len(keys)
-
-
-def test_each_bit_of_a_draw_follows_each_bit_of_its_counter() -> None:
-    """A flipped bit of the counter flips half of the bits of the draw."""
-    counters = draw(derive_key(9), np.arange(2000))
-    before = draw(derive_key(1), counters)
-    for bit in range(64):
-        changed = before ^ draw(derive_key(1), counters ^ np.uint64(1 << bit))
-        flips = [(changed >> np.uint64(k) & np.uint64(1)).mean() for k in range(64)]
-        assert min(flips) > 0.42
-        assert max(flips) < 0.58
 
 
 # Saved states and published runs rely on these numbers: a change here changes every order.

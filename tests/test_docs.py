@@ -91,15 +91,6 @@ def test_the_readme_and_the_quickstart_have_examples():
     assert {"README.md", "quickstart.md"} <= {page.name for page in PAGES_WITH_EXAMPLES}
 
 
-def test_a_broken_example_is_found_at_its_line():
-    text = "Text.\n\n```python\nx = 1\n```\n\n```\nnot python\n```\n\n```python\nx.nothing\n```\n"
-    assert [line for line, _ in python_blocks(text)] == [4, 12]
-    with pytest.raises(AttributeError, match="nothing") as caught:
-        run_blocks("page.md", text)
-    # Entries of a traceback count lines from 0.
-    assert caught.traceback[-1].lineno + 1 == 12
-
-
 LINK = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]+)\)")
 HEADING = re.compile(r"^(#{1,6}) +(.+?) *$", re.MULTILINE)
 LABEL = re.compile(r"^\(([\w-]+)\)=$", re.MULTILINE)

@@ -44,12 +44,6 @@ def test_every_order_has_each_sample_once(script, orders):
         assert np.array_equal(np.sort(order.ids), np.arange(script.NUM_SAMPLES))
 
 
-def test_the_cache_of_the_full_shuffle_holds_ten_chunks(script):
-    stays = script.stays_in_cache(np.array([0, 16, 32, 1, 33, 17]), room=2)
-    # Chunks 0 1 2 0 2 1 in a cache of two: only the second need of chunk 2 finds it there.
-    assert sorted(stays) == [(0, 0, 2), (0, 3, 5), (1, 1, 3), (1, 5, 6), (2, 2, 6)]
-
-
 def test_the_page_names_the_numbers_of_the_drawing(orders):
     page = (DOCS / "index.md").read_text("utf-8")
     shuffled, ascending, paced = orders

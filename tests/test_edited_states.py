@@ -24,12 +24,9 @@ from xloader.loader.ranks.state import sign
 from xloader.planning.make_plan import check_plan, delivered_nbytes
 from xloader.testing import write_store
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
-VALUES = (0, 1, -1, 2, 5, 10**6, 2**31, 2**63, 10**400, 0.5, math.nan, math.inf)
+VALUES = (0, -1, 2, 10**6, 2**63, 10**400, 0.5, math.nan)
 OTHERS = (None, True, "1", [])
 
 
@@ -127,7 +124,7 @@ def test_every_value_of_a_state_is_checked(kind: str) -> None:
     chosen = [at for at in places(state) if at[:2] != ("sets", "b")]
     edits = [(at, value) for at in chosen for value in wrong(value_at(state, at))]
     found = outcomes(LOADERS[kind], (edited(state, edit) for edit in edits))
-    assert found.total() == len(edits) > 600
+    assert found.total() == len(edits) > 450
     assert found["StateError"] > 0.7 * len(edits)
     assert found["finished"] > 20
 

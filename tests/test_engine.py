@@ -17,8 +17,6 @@ from zarr.abc.store import Store
 from zarr.core.buffer import Buffer
 
 import xloader
-from xloader.engine.assembly import stored_variables
-from xloader.engine.block_reader import BlockReader
 from xloader.engine.fetches_ahead import MOST_REQUESTS, FetchesAhead
 from xloader.engine.finishes import Finishes
 from xloader.engine.run import Run
@@ -27,10 +25,7 @@ from xloader.errors import ClosedError, CorruptChunkError
 from xloader.sources.zarr.fetched_chunks import SingleChunks
 from xloader.testing import FaultyStore, LatencyStore, SourceRecorder, garble, write_store
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 GUARD = 20.0
 """Seconds after which a waiting task counts as stuck."""
@@ -82,8 +77,7 @@ def check(loader: xloader.Loader, ds: xr.Dataset) -> int:
 # Chunks that are rows
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
-@pytest.mark.parametrize("is_waiting", [False, True])
+@pytest.mark.parametrize(("world_size", "is_waiting"), [(1, True), (3, False)])
 def test_a_chunk_that_is_a_row_is_decoded_into_the_batch(world_size: int, is_waiting: bool) -> None:
     ds = steps(50)
     store = LatencyStore(store_of(ds), 0.0) if is_waiting else store_of(ds)
@@ -123,23 +117,6 @@ def test_small_chunks_that_a_sample_needs_first_are_read_together(
     # Of two variables of four steps.
     assert 2 < max(sizes) <= 8
     assert recorder.num_reads == sum(sizes) == 48
-
-
-def test_small_chunks_are_read_together_and_shards_are_read_whole() -> None:
-    row_nbytes, num_rows = 2**18, 16
-    ds = steps(num_rows, row_nbytes // 4)[["t"]]
-    plain = write_store(ds, {"t": (1, row_nbytes // 4)})
-    shards = {"t": {"shards": (8, row_nbytes // 4)}}
-    sharded = write_store(ds, {"t": (1, row_nbytes // 4)}, encoding=shards)
-    for store in (plain, sharded):
-        samples = xloader.open(store).window(time=1)
-        footprint = samples.loader(batch_size=num_rows, output="numpy")._resolver.settle().footprint
-        stored = stored_variables(samples.recipe, footprint)
-        reader = BlockReader(samples.recipe.source, stored, 8 * row_nbytes)
-        blocks = [(row,) for row in range(num_rows)]
-        bundles = reader.bundles(footprint.groups[0], blocks)
-        assert [len(bundle.reads) for bundle in bundles] == [8, 8]
-        assert sorted(read.chunk[0] for b in bundles for read in b.reads) == list(range(16))
 
 
 def test_batches_cost_no_task_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,11 +389,3 @@ def test_batches_lie_where_earlier_ones_lay() -> None:
         # A thread that has decoded into a batch may hold it a moment longer.
         assert len(set.union(*epochs)) <= loader.options.prefetch + 2 + loader.options.num_threads
         assert epochs[1] & epochs[2]
-
-
-def test_a_batch_that_is_kept_is_not_written_over() -> None:
-    ds = steps(100)
-    with window(store_of(ds)).loader(batch_size=4, memory="96KiB", output="numpy") as loader:
-        kept = [(batch.ids, batch[0][:, :, :, :7]) for batch in loader]
-    for ids, values in kept:
-        np.testing.assert_array_equal(values[:, 0, 0], ds["t"].values[ids, :7])

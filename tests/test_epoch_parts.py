@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +19,7 @@ from xloader.loader.interleaved.sample_sets import num_samples_of, taking
 from xloader.planning.epoch import EpochParts
 from xloader.testing import CountingStore, write_store
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 
 def make_store() -> CountingStore:
@@ -95,40 +91,6 @@ def test_a_pass_has_each_sample_once_and_reads_are_predicted(
         assert taken[0] == taken[1]
 
 
-@given(step=st.integers(0, 5), epoch=st.integers(0, 4), rank=st.integers(0, 1))
-def test_a_stop_anywhere_changes_nothing(step: int, epoch: int, rank: int) -> None:
-    asked = {"batch_size": 3, "world": xloader.World(rank, 2), "memory": "1KiB", "output": "numpy"}
-    with part_of(28).loader(**asked) as loader:
-        whole = [[batch.ids.tolist() for batch in loader] for _ in range(epoch + 2)]
-        loader.set_epoch(epoch)
-        batches = iter(loader)
-        for _ in range(step):
-            next(batches, None)
-        state = json.loads(json.dumps(loader.state_dict()))
-    with part_of(28).loader(**{**asked, "seed": 4}) as loader:
-        loader.load_state_dict(state)
-        expected = loader.explain()
-        STORE.reset()
-        rest = [batch.ids.tolist() for batch in loader]
-        assert STORE.num_reads == expected.num_reads
-        assert rest == (whole[epoch][step:] or whole[epoch + 1])
-    with pytest.raises(StateError, match="samples of an epoch"):
-        part_of(30).loader(**asked).load_state_dict(state)
-
-
-def test_processes_make_the_same_epochs() -> None:
-    asked = {
-        "batch_size": 4,
-        "plan": xloader.PlanRules(lanes=2),
-        "memory": "1MiB",
-        "output": "numpy",
-    }
-    with part_of(20).loader(**asked) as loader:
-        whole = [[batch.ids.tolist() for batch in loader] for _ in range(5)]
-    with part_of(20).loader(**asked, processes=2) as loader:
-        assert [[batch.ids.tolist() for batch in loader] for _ in range(5)] == whole
-
-
 def test_a_part_reads_the_chunks_of_its_own_samples_only() -> None:
     with part_of(16).loader(
         batch_size=8, output="numpy", memory="1KiB", plan=xloader.PlanRules(spread=1)
@@ -157,6 +119,13 @@ def test_slabs_take_as_many() -> None:
         for own, both in zip(loader, other, strict=True):
             assert own.ids.tolist() == both.ids.tolist()
             np.testing.assert_array_equal(own.t, both.t[..., 2:])
+
+
+def test_a_state_of_another_part_is_refused() -> None:
+    with part_of(28).loader(batch_size=3, output="numpy") as loader:
+        state = loader.state_dict()
+    with pytest.raises(StateError, match="samples of an epoch"):
+        part_of(30).loader(batch_size=3, output="numpy").load_state_dict(state)
 
 
 def test_fewer_samples_than_ranks() -> None:

@@ -27,7 +27,6 @@ from xloader.testing import SourceRecorder, write_store
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.NanWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning"),
 ]
@@ -83,7 +82,7 @@ def jobs(draw: st.DrawFn, samples: Samples, oracle: xr.Dataset) -> tuple[Samples
 
 
 @pytest.mark.parametrize("kept", [*sorted(KINDS), *VIEWS], indirect=True)
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_samples_are_xarrays_and_reads_as_predicted(kept: Kept, data: st.DataObject) -> None:
     source, oracle = kept

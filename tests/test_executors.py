@@ -79,6 +79,11 @@ def write(folder: Path) -> Path:
     return path
 
 
+def run_of(loader: xloader.Loader) -> Any:
+    assert loader._run is not None
+    return loader._run
+
+
 def batches_of(
     path: Any,
     memory: str | None = "40kB",
@@ -118,7 +123,7 @@ def plainly(path: Any, *args: Any, **options: Any) -> list[list[bytes]]:
 
 
 @pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning")
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(12))
 def test_random_configurations(executor: str, seed: int, tmp_path: Path) -> None:
     check(seed, tmp_path)
 
@@ -126,12 +131,10 @@ def test_random_configurations(executor: str, seed: int, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("memory", "options"),
     [
-        ("40kB", {}),
         ("10MB", {"threads": 3}),
         ("40kB", {"threads": 4, "prefetch": 0}),
         ("40kB", {"shuffle": False, "drop_last": True}),
-        ("60kB", {"world": xloader.World(1, 3)}),
-        ("100kB", {"plan": xloader.PlanRules(lanes=2), "batch_size": 8}),
+        ("200kB", {"plan": xloader.PlanRules(lanes=6), "world": xloader.World(1, 3)}),
     ],
 )
 def test_batches_are_those_of_one_plain_thread_and_of_numpy(
@@ -146,8 +149,7 @@ def test_the_executor_is_the_one_asked_for(executor: str, tmp_path: Path) -> Non
     samples = xloader.open(write(tmp_path)).window(WINDOW)
     with samples.loader(**OPTIONS) as loader:
         next(iter(loader))
-        run = loader._run
-        assert run is not None
+        run = run_of(loader)
         assert type(run._executor).__name__.lower().startswith(executor)
 
 
@@ -237,21 +239,9 @@ def test_fetches_leave_memory_for_what_is_not_decoded_into_place(
         assert np.array_equal(
             np.concatenate([batch["a"] for batch in loader]).ravel(), values.ravel()
         )
-        run = loader._run
-        assert run is not None
+        run = run_of(loader)
         in_flight = run._job.parts.in_flight_nbytes
         assert in_flight - run._job.most_fetched_nbytes == nbytes
-
-
-def test_a_chunk_that_cannot_be_fetched_is_skipped(executor: str, tmp_path: Path) -> None:
-    path = write(tmp_path)
-    (path / "a" / "c" / "1" / "1" / "0").write_bytes(b"broken")
-    store = LatencyStore(LocalStore(path, read_only=True), 0.0)
-    options: dict[str, Any] = {"num_epochs": 1, "on_error": "skip", "batch_size": 24}
-    with pytest.warns(ChunkWarning):
-        skipping = batches_of(store, "200kB", dataset=make_dataset(), **options)
-    with pytest.warns(ChunkWarning):
-        assert skipping == plainly(store, "200kB", **options)
 
 
 def test_what_a_traceback_holds_stays_in_memory(executor: str, tmp_path: Path) -> None:
@@ -321,20 +311,21 @@ def test_batches_that_are_kept_never_change(executor: str, tmp_path: Path) -> No
     samples = xloader.open(write(tmp_path)).window(WINDOW, stride=STRIDE)
     with samples.loader(**OPTIONS, memory="40kB", threads=3) as loader:
         kept = list(loader)
-        copies = [[array.copy() for array in batch] for batch in kept]
-        for _ in range(2):
-            for _ in loader:
-                pass
-        for batch, own in zip(kept, copies, strict=True):
-            for array, copy in zip(batch, own, strict=True):
-                np.testing.assert_array_equal(array, copy)
+        # A view of one row keeps the memory of its batch, too.
+        rows = [(batch["a"][1:2], batch["a"][1:2].copy()) for batch in loader]
+        for _ in loader:
+            pass
+    for batch in kept:
+        check_values(batch, make_dataset())
+    for view, copy in rows:
+        np.testing.assert_array_equal(view, copy)
 
 
 def test_it_may_be_closed_and_left_at_any_moment(executor: str, tmp_path: Path) -> None:
     samples = xloader.open(write(tmp_path)).window(WINDOW, stride=STRIDE)
     with samples.loader(**OPTIONS, memory="40kB", threads=3) as loader:
         whole = [np.asarray(batch.ids).tolist() for batch in loader]
-        for num in range(0, len(whole), 3):
+        for num in range(0, len(whole), 5):
             loader.set_epoch(0)
             iterator = iter(loader)
             for wanted in whole[:num]:
@@ -381,20 +372,6 @@ def test_it_goes_on_where_a_state_was_saved(executor: str, tmp_path: Path) -> No
         assert [np.asarray(batch.ids).tolist() for batch in loader] == rest
 
 
-def test_blocks_stay_in_memory(executor: str, tmp_path: Path) -> None:
-    samples = xloader.open(write(tmp_path)).window(WINDOW, stride=STRIDE)
-    with samples.loader(**OPTIONS, memory="10MB") as loader:
-        num_reads = []
-        for _ in range(3):
-            expected = loader.explain().num_reads
-            for _ in loader:
-                pass
-            num_reads.append(loader.report().num_reads)
-            assert num_reads[-1] == expected
-        assert num_reads[0] > 0
-        assert num_reads[1:] == [0, 0]
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_has_memory_of_its_own(executor: str, tmp_path: Path) -> None:
@@ -418,8 +395,7 @@ def test_segments_in_c_are_those_of_numpy(
     def segments() -> list[programs.Segment]:
         with samples.loader(batch_size=12, shuffle=True, memory=memory, output="numpy") as loader:
             iter(loader)
-            run = loader._run
-            assert run is not None
+            run = run_of(loader)
             program, found = run._job.program, []
             while not program.is_over:
                 found.append(program.next_segment(lambda index: index % 2 == 0))
@@ -441,8 +417,7 @@ def test_wrong_programs_are_refused(tmp_path: Path) -> None:
     samples = xloader.open(write(tmp_path)).window(WINDOW, stride=STRIDE)
     with samples.loader(**OPTIONS, memory="40kB") as loader:
         iter(loader)
-        run = loader._run
-        assert run is not None
+        run = run_of(loader)
         segment = run._job.program.next_segment(bool)
         assert len(segment.copies)
         segment.copies[0, -1] = 1 << 20
@@ -461,10 +436,10 @@ def test_a_codec_that_is_pretended_decodes_nothing(tmp_path: Path) -> None:
     assert batches_of(path, "10MB", num_epochs=1) == wanted
 
 
-def four_chunks(folder: Path) -> Path:
-    path = folder / "four.zarr"
-    ds = xr.Dataset({"a": (("time", "y"), np.arange(48.0).reshape(8, 6))})
-    ds.to_zarr(path, encoding={"a": {"chunks": (2, 6)}}, zarr_format=3, consolidated=False)
+def chunks_of_two(folder: Path, *shape: int) -> Path:
+    path = folder / "two.zarr"
+    ds = xr.Dataset({"a": (("time", "y"), np.arange(np.prod(shape) * 1.0).reshape(shape))})
+    ds.to_zarr(path, encoding={"a": {"chunks": (2, shape[1])}}, zarr_format=3, consolidated=False)
     return path
 
 
@@ -477,7 +452,7 @@ def values_of(path: Path, read_timeout: float = 300.0, **options: Any) -> list[l
 @NEEDS_LIBRARY
 def test_reads_that_hang_are_left_to_python(tmp_path: Path) -> None:
     """A native thread that waits too long for a file is given up, and Python reads the chunk."""
-    path = four_chunks(tmp_path)
+    path = chunks_of_two(tmp_path, 8, 6)
     wanted = values_of(path)
     with pretend_disk(3000.0):
         assert values_of(path, 0.3, threads=2) == wanted
@@ -486,9 +461,7 @@ def test_reads_that_hang_are_left_to_python(tmp_path: Path) -> None:
 @NEEDS_LIBRARY
 def test_reads_that_hang_leave_their_memory_to_python(tmp_path: Path) -> None:
     """With memory for two chunks, both of which hang, Python reads them nevertheless."""
-    path = tmp_path / "two.zarr"
-    ds = xr.Dataset({"a": (("time", "y"), np.arange(80_000.0).reshape(4, 20_000))})
-    ds.to_zarr(path, encoding={"a": {"chunks": (2, 20_000)}}, zarr_format=3, consolidated=False)
+    path = chunks_of_two(tmp_path, 4, 20_000)
     wanted = values_of(path)
     with pretend_disk(3000.0):
         assert values_of(path, 0.3, threads=2, memory="3MB", prefetch=0) == wanted
@@ -515,30 +488,17 @@ def test_a_transform_may_close_the_loader(tmp_path: Path) -> None:
 def test_a_slow_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xloader.engine.run.LONG_SECONDS", 0.3)
     with pretend_disk(1000.0), pytest.warns(ChunkWarning, match="has not arrived after"):
-        values_of(four_chunks(tmp_path), threads=2)
+        values_of(chunks_of_two(tmp_path, 8, 6), threads=2)
 
 
-@NEEDS_LIBRARY
-def test_programs_are_made_a_little_ahead(tmp_path: Path) -> None:
+def test_the_program_is_made_only_a_little_ahead(executor: str, tmp_path: Path) -> None:
     """Also where all blocks are in memory, so that nothing is left to load."""
-    values = np.arange(150_000, dtype="f4")
-    path = tmp_path / "long.zarr"
-    ds = xr.Dataset({"a": ("time", values)})
-    ds.to_zarr(path, encoding={"a": {"chunks": (150_000,)}}, zarr_format=3, consolidated=False)
-    samples = xloader.open(path).window(time=1)
+    ds = xr.Dataset({"a": ("time", np.arange(150_000, dtype="f4"))})
+    encoding = {"a": {"chunks": (150_000,)}}
+    ds.to_zarr(tmp_path / "long.zarr", encoding=encoding, zarr_format=3, consolidated=False)
+    samples = xloader.open(tmp_path / "long.zarr").window(time=1)
     with samples.loader(batch_size=64, memory="10MB", output="numpy", threads=2) as loader:
-        iterator = iter(loader)
-        for _ in iterator:
-            run = loader._run
-            assert run is not None
-            assert 64 * len(run._steps) <= (1 << 16) + 2 * LOOK_SIZE
-
-
-def test_the_program_is_made_only_a_little_ahead(executor: str) -> None:
-    ds = xr.Dataset({"t": ("time", np.arange(2e5, dtype="f4"))})
-    with xloader.open(ds).window(time=1).loader(batch_size=8, output="numpy") as loader:
         iterator: Any = iter(loader)
-        for _ in range(3):
-            next(iterator)
-        # A copy for each row, and what is being made besides.
-        assert len(iterator.run._steps) * 8 < 3 << 16
+        for _ in iterator:
+            # A copy for each row, and what is being made besides.
+            assert 64 * len(iterator.run._steps) <= (1 << 16) + 2 * LOOK_SIZE

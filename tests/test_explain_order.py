@@ -7,21 +7,17 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given
-from hypothesis import strategies as st
 
 import xloader
 import xloader.planning.explain_order
-from tests.ground import footprints, line_footprint, plan_of, slow_needs
+from tests.ground import line_footprint, plan_of
 from xloader.core.footprint import Footprint
 from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
-from xloader.order.listed import ListedOrder
 from xloader.order.shuffle import Pace
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Explanation, explain_epoch
 from xloader.planning.explain_order import explain_order
 from xloader.planning.plan import Plan
-from xloader.planning.schedule import Schedule
 from xloader.testing import write_store
 
 PATHS: Mapping[str, str] = {"x": "memory"}
@@ -30,48 +26,6 @@ PATHS: Mapping[str, str] = {"x": "memory"}
 def explain(footprint: Footprint, plan: Plan, ids: list[int]) -> Explanation:
     expected = explain_epoch(Epoch(footprint, plan, 0, 0), [range(1)], PATHS)
     return explain_order(footprint, plan, np.array(ids, np.int64), expected)
-
-
-def slow_reads(footprint: Footprint, ids: list[int]) -> int:
-    """Count the reads if memory holds the chunks of one sample only."""
-    num_reads = 0
-    for group in footprint.groups:
-        before: set[int] = set()
-        for sample in ids:
-            needed = slow_needs(footprint.windows, group, sample)
-            num_reads += len(needed - before) * group.num_reads_per_block
-            before = needed
-    return num_reads
-
-
-@given(footprints(), st.data())
-def test_every_change_of_chunk_is_a_read(footprint: Footprint, data: st.DataObject) -> None:
-    some_ids = st.integers(0, len(footprint.windows) - 1)
-    ids = data.draw(st.lists(some_ids, min_size=1, max_size=25))
-    visits = ListedOrder.of(footprint, np.array(ids))
-    assert int(visits.count.sum()) == len(ids)
-    assert Schedule(footprint, visits, 0).num_reads == slow_reads(footprint, ids)
-
-
-@given(footprints(), st.data())
-def test_samples_in_a_row_with_the_same_needs_are_one_visit(
-    footprint: Footprint, data: st.DataObject
-) -> None:
-    begin = data.draw(st.integers(0, len(footprint.windows) - 1))
-    ids = list(range(begin, min(begin + 30, len(footprint.windows))))
-    visits = ListedOrder.of(footprint, np.array(ids))
-    ends = np.cumsum(visits.count).tolist()
-    for lo, hi in zip([0, *ends], ends, strict=False):
-        for group in footprint.groups:
-            needs = {
-                frozenset(slow_needs(footprint.windows, group, sample)) for sample in ids[lo:hi]
-            }
-            assert len(needs) == 1
-
-
-def test_an_order_by_chunk_is_few_visits() -> None:
-    visits = ListedOrder.of(line_footprint(64, 16, 1), np.arange(64))
-    assert visits.count.tolist() == [16] * 4
 
 
 IDS = [0, 40, 1, 41, 2, 42, 9]
@@ -154,15 +108,6 @@ def test_a_cache_mixes_as_the_order_does() -> None:
     cached = samples.explain(order, batch_size=8, cache="lru", num_workers=3)
     assert cached.mixing == known.mixing
     assert cached.full_mixing == known.full_mixing
-
-
-def test_no_worker_is_the_process_itself() -> None:
-    order = np.random.default_rng(0).permutation(320)
-    told = [
-        make_samples().explain(order, cache="lru", memory=1000, batch_size=4, num_workers=number)
-        for number in (0, 1)
-    ]
-    assert told[0] == told[1]
 
 
 def test_a_long_order_through_a_cache_is_counted_in_part_and_says_so() -> None:

@@ -22,7 +22,6 @@ from xloader.show.cards import (
     Drawing,
     Facts,
     Words,
-    align_columns,
     facts_text,
 )
 from xloader.show.json_values import flat_numbers, to_json_value
@@ -150,15 +149,6 @@ def test_values_of_numpy_become_plain() -> None:
     values = {"n": np.int64(3), "t": (1, np.float32(0.5)), "nan": np.float64("nan")}
     assert to_json_value(values) == {"n": 3, "t": [1, 0.5], "nan": None}
     assert {type(held) for held in to_json_value(values)["t"]} == {int, float}
-
-
-def test_names_stand_to_the_left_and_figures_to_the_right() -> None:
-    rows = [("variable", "mean"), ("t2m", "278.4"), ("u10", "-0.1")]
-    assert align_columns(rows).splitlines() == [
-        "variable    mean",
-        "t2m        278.4",
-        "u10         -0.1",
-    ]
 
 
 def test_the_text_of_a_card_leaves_out_drawings_and_closed_sections() -> None:

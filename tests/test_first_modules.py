@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import xloader
+from tests import floors
 from xloader import forcings
 from xloader.cluster.job_folder import describe_function
 from xloader.core.windows import Windows
@@ -63,8 +64,8 @@ def test_functions_of_users_are_named_by_their_modules(monkeypatch: pytest.Monke
 
 def test_each_function_of_ours_that_samples_can_have_is_listed():
     listed = {"Stacked", *forcings.__all__}
-    for path in Path(xloader.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for module in floors.read_package(Path(xloader.__file__).parent).values():
+        for node in ast.walk(module.tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Map", "steps.Map"):
                 made = ast.unparse(node.args[0]).partition("(")[0]
                 listed |= {made} - {"fn"}  # `Samples.map` hands on a user's function as `fn`.

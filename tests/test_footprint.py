@@ -1,17 +1,15 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.ground import every_box, footprints, line_footprint, slow_needs, slow_stored_chunk
+from tests.ground import footprints, line_footprint, slow_needs, slow_stored_chunk
 from xloader.core.axis import Axis
 from xloader.core.boxes import Boxes
-from xloader.core.footprint import Demand, Footprint, Group, expand_ranges
-from xloader.core.windows import Segments, Windows
+from xloader.core.footprint import Demand, Footprint, Group
+from xloader.core.windows import Windows
 
 
 def pairs_of(footprint: Footprint, group: Group, boxes: Boxes) -> list[tuple[int, int]]:
@@ -26,13 +24,6 @@ def slow_pairs(footprint: Footprint, group: Group) -> list[tuple[int, int]]:
         for sample in range(len(windows))
         for block in sorted(slow_needs(windows, group, sample))
     ]
-
-
-@given(footprints(max_dims=3))
-def test_needs_of_each_sample(footprint: Footprint) -> None:
-    for group in footprint.groups:
-        actual = pairs_of(footprint, group, every_box(footprint.windows))
-        assert actual == slow_pairs(footprint, group)
 
 
 @given(footprints(), st.data())
@@ -72,7 +63,6 @@ def test_chunks_stepped_over_are_not_needed(stride: int, span: tuple[int, int, i
     num_samples = len(footprint.windows)
     whole = Boxes((np.array([0]),), (np.array([num_samples]),))
     samples = [slow_needs(footprint.windows, group, sample) for sample in range(num_samples)]
-    assert pairs_of(footprint, group, every_box(footprint.windows)) == slow_pairs(footprint, group)
     assert {block for _, block in pairs_of(footprint, group, whole)} == set().union(*samples)
     first, last = min(samples[0]), max(samples[0])
     assert len(samples[0]) < last - first + 1 or stride > 4, "no chunk is stepped over"
@@ -130,34 +120,3 @@ def test_what_is_chunked_and_needed_alike_is_one_group() -> None:
 
 def test_first_offsets_are_of_the_fields_and_not_of_the_window() -> None:
     assert line_footprint(40, 4, 12, spans=((5, 1, 2), (9, 1, 1))).first_offsets == (5,)
-
-
-@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), max_size=8))
-def test_expand_ranges(bounds: list[tuple[int, int]]) -> None:
-    lo = np.array([lo for lo, _ in bounds], np.int64)
-    hi = np.array([hi for _, hi in bounds], np.int64)
-    rows, values = expand_ranges(lo, hi)
-    expected = [(row, value) for row, (a, b) in enumerate(bounds) for value in range(a, b)]
-    assert list(zip(rows.tolist(), values.tolist(), strict=True)) == expected
-
-
-def test_chunks_between_two_gaps_are_not_needed() -> None:
-    footprint = line_footprint(24, 2, 6)
-    windows = replace(footprint.windows, segments=(Segments.between(24, np.array([10, 13])),))
-    footprint = replace(footprint, windows=windows)
-    (group,) = footprint.groups
-    whole = Boxes((np.zeros(1, np.int64),), (np.array([len(windows)]),))
-    assert [block for _, block in pairs_of(footprint, group, whole)] == [
-        0,
-        1,
-        2,
-        3,
-        4,
-        6,
-        7,
-        8,
-        9,
-        10,
-        11,
-    ]
-    assert footprint.num_needed == 11

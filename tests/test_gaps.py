@@ -14,7 +14,7 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.errors import EmptySamplesError, OptionError, UnsupportedDataError, XloaderError
+from xloader.errors import EmptySamplesError, OptionError, UnsupportedDataError
 from xloader.recipe.label_steps import find_steps, show_label
 from xloader.testing import CountingStore, write_store
 
@@ -66,6 +66,9 @@ CALENDARS = ["standard", "noleap", "360_day", "NOAA ERSST"]
 @pytest.mark.parametrize("name", CALENDARS)
 def test_months_that_were_taken_out(name: str, data_folder: Path) -> None:
     whole = monthly(name, data_folder)
+    samples = xloader.open(whole).window(time=12, stride=1)
+    assert len(samples) == whole.sizes["time"] - 11
+    assert samples.explain(batch_size=4).dropped_windows == {}
     ds = whole.isel(time=np.delete(np.arange(whole.sizes["time"]), [7, 50, 51, 52, 90, 110, 111]))
     for size, stride in [(12, 1), (3, 3), (1, 1)]:
         samples = xloader.open(ds).window(time=size, stride=stride)
@@ -84,15 +87,6 @@ def test_months_that_were_taken_out(name: str, data_folder: Path) -> None:
     np.testing.assert_array_equal(targets[0], ds["sst"].values[starts[5] + 12])
     same = xloader.open(ds).window(time="2M", stride="1M").inputs("sst").targets("sst", time="+1Y")
     assert same.recipe == samples.recipe
-
-
-@pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
-@pytest.mark.parametrize("name", CALENDARS)
-def test_a_whole_series_loses_no_window(name: str, data_folder: Path) -> None:
-    ds = monthly(name, data_folder)
-    samples = xloader.open(ds).window(time=12, stride=1)
-    assert len(samples) == ds.sizes["time"] - 11
-    assert samples.explain(batch_size=4).dropped_windows == {}
 
 
 def test_reads_and_values_across_gaps() -> None:
@@ -177,21 +171,20 @@ def test_every_window_crosses_a_gap() -> None:
         xloader.open(series(time)).window(time=20)
 
 
-DURATIONS: dict[str, tuple[Any, int]] = {
-    "days": ("3D", 12),
-    "hours": ("18h", 3),
-    "a week": ("1W", 28),
-    "minutes": ("720m", 2),
-    "seconds": ("21600s", 1),
-    "numpy": (np.timedelta64(2, "D"), 8),
-    "datetime": (dt.timedelta(days=1), 4),
-    "steps with a sign": ("+5", 5),
-}
+DURATIONS: list[tuple[Any, int]] = [
+    ("3D", 12),
+    ("18h", 3),
+    ("1W", 28),
+    ("720m", 2),
+    ("21600s", 1),
+    (np.timedelta64(2, "D"), 8),
+    (dt.timedelta(days=1), 4),
+    ("+5", 5),
+]
 
 
-@pytest.mark.parametrize("name", DURATIONS)
-def test_durations(name: str) -> None:
-    given, steps = DURATIONS[name]
+@pytest.mark.parametrize(("given", "steps"), DURATIONS)
+def test_durations(given: Any, steps: int) -> None:
     opened = xloader.open(series(HOURS))
     assert opened.window(time=given).recipe == opened.window(time=steps).recipe
     assert opened.window({"time": given}, stride=given).recipe == opened.window(time=steps).recipe
@@ -212,57 +205,42 @@ def test_leads_as_slices_and_lists() -> None:
         dilated.inputs("sst", time="+18h")
 
 
-BAD: dict[str, tuple[Callable[[Samples], Samples], type[XloaderError], str]] = {
-    "between steps": (
-        lambda s: s.window(time="7h"),
-        OptionError,
+BAD: list[tuple[str, Callable[[Samples], Samples]]] = [
+    (
         "window along 'time' is no whole number of steps.*'7h', with steps of 6 hours.*multiple",
+        lambda s: s.window(time="7h"),
     ),
-    "months of hours": (
-        lambda s: s.window(time="1M"),
-        OptionError,
-        "no whole number.*Y and M only where steps are months",
-    ),
-    "no unit": (lambda s: s.window(time="6"), OptionError, "not a duration.*'6'.*Y, M"),
-    "pandas' name of a unit": (lambda s: s.window(time="6min"), OptionError, "not a duration"),
-    "backwards": (
-        lambda s: s.window(time=2).targets("sst", time="-6h"),
-        OptionError,
-        "lead along 'time' is not a duration",
-    ),
-    "too far": (
-        lambda s: s.window(time=2).targets("sst", time="+200D"),
-        OptionError,
+    ("no whole number.*Y and M only where steps are months", lambda s: s.window(time="1M")),
+    ("not a duration.*'6'.*Y, M", lambda s: s.window(time="6")),
+    ("not a duration", lambda s: s.window(time="6min")),
+    ("lead along 'time' is not a duration", lambda s: s.window(time=2).targets("sst", time="-6h")),
+    (
         "lead beyond the window leaves .*'time'.*801 elements.*at most 400",
+        lambda s: s.window(time=2).targets("sst", time="+200D"),
     ),
-    "an int beyond the window": (
-        lambda s: s.window(time=2).targets("sst", time=5),
-        OptionError,
+    (
         r"does not fit the window.*a lead such as time=\"\+2\"",
+        lambda s: s.window(time=2).targets("sst", time=5),
     ),
-    "after select": (
-        lambda s: s.window(time=2).select([3]).targets("sst", time="+5D"),
-        OptionError,
+    (
         "changes what ids mean.*first, then .select",
+        lambda s: s.window(time=2).select([3]).targets("sst", time="+5D"),
     ),
-    "beside an offset from the end": (
-        lambda s: s.window(time=4).inputs("sst", time=slice(-2, "+4D")),
-        OptionError,
+    (
         "beside durations, an offset along 'time'.*Given: -2",
+        lambda s: s.window(time=4).inputs("sst", time=slice(-2, "+4D")),
     ),
-    "beside a part of a step": (
-        lambda s: s.window(time=4).inputs("sst", time=["+1D", 5.5]),
-        OptionError,
+    (
         "beside durations, an offset along 'time'.*Given: 5.5",
+        lambda s: s.window(time=4).inputs("sst", time=["+1D", 5.5]),
     ),
-    "no time at all": (lambda s: s.window(time="0D"), OptionError, "too small"),
-}
+    ("too small", lambda s: s.window(time="0D")),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_durations_that_do_not_fit(name: str) -> None:
-    make, error, text = BAD[name]
-    with pytest.raises(error, match=text):
+@pytest.mark.parametrize(("text", "make"), BAD)
+def test_durations_that_do_not_fit(text: str, make: Callable[[Samples], Samples]) -> None:
+    with pytest.raises(OptionError, match=text):
         make(xloader.open(series(HOURS)))
 
 
@@ -309,7 +287,7 @@ def test_xbatcher_runs_across_gaps() -> None:
     assert len(xloader.from_xbatcher(generator)) == len(list(generator)) == 396
 
 
-@pytest.mark.parametrize("months", [1, 2, 3, 4, 6, 12, 24])
+@pytest.mark.parametrize("months", [1, 3, 12, 24])
 def test_steps_of_several_months(months: int) -> None:
     first = np.arange(0, 40 * months, months).astype("M8[M]")
     time = np.delete(first, 20).astype("M8[s]")

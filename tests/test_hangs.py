@@ -56,8 +56,7 @@ def read_until_error(loader: Any) -> ReadTimeoutError:
     return caught.value
 
 
-@kinds
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize(("kind", "shuffle"), [("sync", True), ("async", False)])
 def test_a_chunk_that_never_comes_is_an_error_that_names_it(kind: str, shuffle: bool) -> None:
     samples = make_samples(kind, read_timeout=0.2, max_retries=1)
     with samples.loader(batch_size=4, shuffle=shuffle, output="numpy") as loader:
@@ -70,8 +69,7 @@ def test_a_chunk_that_never_comes_is_an_error_that_names_it(kind: str, shuffle: 
         assert report.num_retries == 1
 
 
-@pytest.mark.parametrize("max_retries", [0, 2])
-@pytest.mark.parametrize("way", ["one by one", "compiled"])
+@pytest.mark.parametrize(("way", "max_retries"), [("one by one", 2), ("compiled", 0)])
 def test_the_chunk_that_hangs_is_named_among_those_read_together(
     way: str, max_retries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,8 +147,7 @@ def test_all_batches_before_it_come(kind: str) -> None:
         assert ids == list(range(15))
 
 
-@kinds
-@pytest.mark.parametrize("door", ["map", "batches"])
+@pytest.mark.parametrize(("kind", "door"), [("sync", "map"), ("async", "batches")])
 def test_the_error_comes_by_other_doors(kind: str, door: str) -> None:
     from xloader.torch import IterableDataset, data_loader
 
@@ -268,8 +265,7 @@ def test_shards_whose_index_never_comes() -> None:
 @pytest.mark.parametrize(
     ("kind", "door", "what"),
     [
-        *(("sync", "loader", what) for what in ("exit", "interrupt")),
-        *(("async", "loader", what) for what in ("exit", "interrupt")),
+        ("sync", "loader", "exit"),
         *(("loop", "loader", what) for what in ("error", "interrupt")),
         *(("sync", "data_loader-2", what) for what in ("exit", "interrupt")),
         ("async", "data_loader-0", "interrupt"),
@@ -292,6 +288,12 @@ def test_the_process_ends(kind: str, door: str, what: str, tmp_path: Path) -> No
     assert done.returncode == 0
 
 
+def steps_that_come() -> xloader.Samples:
+    """A hundred samples of four numbers in twenty chunks, none of which hangs."""
+    ds = xr.Dataset({"t": (("time", "x"), np.arange(400.0, dtype="f4").reshape(100, 4))})
+    return xloader.open(write_store(ds, {"t": (5, 4)})).window(time=1)
+
+
 @pytest.fixture
 def _interruptible() -> Iterator[None]:
     """Tests that run in the background would otherwise ignore Ctrl-C."""
@@ -306,8 +308,7 @@ def _interruptible() -> Iterator[None]:
 def test_ctrl_c_at_any_moment_is_a_keyboard_interrupt_and_the_loader_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ds = xr.Dataset({"t": (("time", "x"), np.arange(400.0, dtype="f4").reshape(100, 4))})
-    samples = xloader.open(write_store(ds, {"t": (5, 4)})).window(time=1)
+    samples = steps_that_come()
     rng = np.random.default_rng(0)
     main = threading.main_thread().ident
     assert main is not None
@@ -327,7 +328,7 @@ def test_ctrl_c_at_any_moment_is_a_keyboard_interrupt_and_the_loader_goes_on(
     monkeypatch.setattr("sys.unraisablehook", interrupt_again)
     with samples.loader(batch_size=4, output="numpy") as loader:
         num_interrupted = 0
-        for delay in rng.uniform(0.0, 0.02, 200):
+        for delay in rng.uniform(0.0, 0.02, 100):
             try:
                 timer = interrupt(delay)
                 while True:
@@ -337,7 +338,7 @@ def test_ctrl_c_at_any_moment_is_a_keyboard_interrupt_and_the_loader_goes_on(
                 num_interrupted += 1
             timer.join()
             assert sorted(i for b in loader for i in b.ids) == list(range(100))
-        assert num_interrupted == 200
+        assert num_interrupted == 100
     ours = Path(xloader.__file__).parent
     assert not [name for name in lost_in if ours in Path(name).parents]
 
@@ -345,16 +346,15 @@ def test_ctrl_c_at_any_moment_is_a_keyboard_interrupt_and_the_loader_goes_on(
 # A thread that begins late begins the epoch once more.
 @pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning")
 def test_three_threads_over_one_loader_end() -> None:
-    ds = xr.Dataset({"t": (("time", "x"), np.arange(400.0, dtype="f4").reshape(100, 4))})
-    samples = xloader.open(write_store(ds, {"t": (5, 4)})).window(time=1)
-    for _ in range(20):
+    samples = steps_that_come()
+    for _ in range(10):
         with samples.loader(batch_size=4, output="numpy", memory="64KiB") as loader:
             wrong: list[BaseException] = []
 
             def iterate(loader: xloader.Loader = loader, wrong: Any = wrong) -> None:
                 try:
                     for batch in loader:
-                        assert (batch.t[:, 0] == ds.t.values[batch.ids]).all()
+                        assert (batch.t[:, 0, 0] == 4 * batch.ids).all()
                 except ClosedError:
                     pass
                 except BaseException as error:
@@ -366,9 +366,8 @@ def test_three_threads_over_one_loader_end() -> None:
 
 
 def test_three_threads_take_from_one_iterator() -> None:
-    ds = xr.Dataset({"t": (("time", "x"), np.arange(400.0, dtype="f4").reshape(100, 4))})
-    samples = xloader.open(write_store(ds, {"t": (5, 4)})).window(time=1)
-    for _ in range(20):
+    samples = steps_that_come()
+    for _ in range(10):
         with samples.loader(batch_size=4, output="numpy") as loader:
             iterator, ids, wrong = iter(loader), list[int](), list[BaseException]()
 
@@ -387,8 +386,7 @@ def test_three_threads_take_from_one_iterator() -> None:
 def test_a_thread_that_ctrl_c_kept_from_starting_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ds = xr.Dataset({"t": (("time", "x"), np.ones((100, 4), "f4"))})
-    samples = xloader.open(write_store(ds, {"t": (5, 4)})).window(time=1)
+    samples = steps_that_come()
     start, num_started = threading.Thread.start, 0
 
     def interrupted(self: threading.Thread) -> None:

@@ -43,15 +43,6 @@ def play(turns, *told) -> list[JobRun]:
 # --- stores
 
 
-def test_a_store_may_have_labels(paths):
-    with xr.open_zarr(paths[SPEC], consolidated=False) as ds:
-        assert ds.indexes["time"][4] == np.datetime64("2001-01-02")
-        assert ds["lat"].values[[0, -1]].tolist() == [90, -90]
-        assert ds["t2m"].encoding["chunks"] == SPEC.chunks
-    with xr.open_zarr(paths[ALL_TIME], consolidated=False) as ds:
-        assert not ds.coords
-
-
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_grown_store_repeats_its_chunks_along_an_axis(paths, axis):
     grown, path = ensure_grown(paths[ALL_TIME].parent, ALL_TIME, 3, axis=axis)
@@ -70,21 +61,12 @@ def test_a_grown_store_repeats_its_chunks_along_an_axis(paths, axis):
 
 
 def test_statistics_read_each_chunk_once(paths):
-    for turns in (
-        job_runs.play_stats(paths[SPEC], SPEC, {}),
-        job_runs.play_dask_stats(paths[SPEC], SPEC, 2),
-    ):
+    kinds = [job_runs.play_stats(paths[SPEC], SPEC, own) for own in stats_contest.WAYS.values()]
+    for turns in (*kinds, job_runs.play_dask_stats(paths[SPEC], SPEC, 2)):
         timed, counted = play(turns, None, COUNT)
         assert timed.num_reads is None
         assert timed.seconds > 0
         assert counted.num_reads == SPEC.num_chunks
-
-
-@pytest.mark.parametrize("name", list(stats_contest.WAYS))
-def test_every_kind_of_statistics_runs(paths, name):
-    options = stats_contest.WAYS[name]
-    (run,) = play(job_runs.play_stats(paths[SPEC], SPEC, options), COUNT)
-    assert run.num_reads == SPEC.num_chunks
 
 
 @pytest.mark.parametrize("by_dask", [False, True])
@@ -201,14 +183,3 @@ def test_a_killed_job_ends_with_the_same_digest(job, tmp_path, capsys, monkeypat
     told = capsys.readouterr().out.splitlines()
     assert len(told) == 2
     assert "the same" in told[1]
-
-
-def test_a_difference_is_counted(tmp_path, capsys, monkeypatch):
-    digests = iter("ab")
-    monkeypatch.setattr(kills, "digest", lambda _: next(digests))
-    monkeypatch.setattr(kills, "start", lambda *_: None)
-    monkeypatch.setattr(kills, "finish", lambda _: 5)
-    monkeypatch.setattr(kills, "finish_or_kill", lambda *_: None)
-    monkeypatch.setattr(kills, "write", lambda _: None)
-    assert kills.try_job("stats", 1, 0, tmp_path) == 1
-    assert "DIFFERS" in capsys.readouterr().out

@@ -18,8 +18,6 @@ from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowBits, WindowList
 from xloader.order import listed
 from xloader.order.cohorts import Cohorts, Members, cut_cohorts
-from xloader.order.lane_order import SubLanes
-from xloader.order.listed import Ascent
 from xloader.order.protocol import AnyOrder
 from xloader.order.shuffle import Pace, Shuffle
 from xloader.planning import reduced_model
@@ -89,23 +87,6 @@ def test_shuffled_orders(
             assert cohorts.num_samples.tolist() == counts
             assert orders(own, cohorts) == wanted
             assert full_mixing(own, 4) == pytest.approx(mixing)
-
-
-@given(chosen(), st.integers(1, 3))
-def test_ascending_orders(case: tuple[Footprint, np.ndarray], lanes: int) -> None:
-    footprint, flags = case
-    num_samples = int(np.count_nonzero(flags))
-
-    def orders(own: Footprint) -> list[list[tuple[int, ...]]]:
-        ascent = Ascent(own, 0, SubLanes(num_samples, lanes))
-        return [steps_of(ascent.lane(lane)) for lane in range(lanes)]
-
-    with boxes_are(False):
-        wanted = orders(kept_as(footprint, flags, "list"))
-    assert [row[0] for lane in wanted for row in lane] == list(range(num_samples))
-    for kind in ("bits", "runs", "list"):
-        with boxes_are(True):
-            assert orders(kept_as(footprint, flags, kind)) == wanted
 
 
 @given(chosen())

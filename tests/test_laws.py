@@ -36,7 +36,6 @@ from xloader.testing import CountingStore, write_store
 # Budgets are as small as possible, so poor mixing and extra reads are normal here.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning"),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import xloader
 from xloader.errors import EmptySamplesError, OptionError, UnsupportedDataError
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.recipe import Recipe
+from xloader.testing import SourceRecorder
 
 SIZES = {"time": 8, "level": 3, "lat": 4, "lon": 5, "member": 2}
 
@@ -115,16 +117,6 @@ def test_dtype_is_what_numpy_promotes_to() -> None:
     assert _layout("mask", "t2m").dtype == np.float32
 
 
-def test_accesses_count_elements_with_the_dilation_in() -> None:
-    samples = _dataset().drop_vars("born").xloader.window(time=3, lat=2, dilation={"time": 2})
-    (layout,) = make_layouts(samples.inputs("t2m", "co2", "oro", time=slice(1, None)).recipe)
-    t2m, co2, oro = layout.parts
-    assert t2m.accesses == ((2, 2, 2), (0, 1, 2))
-    assert co2.accesses == ((2, 2, 2), None)
-    assert oro.accesses == (None, (0, 1, 2))
-    assert layout.elements == (range(2, 5, 2), range(2))
-
-
 def test_without_fields_each_windowed_numeric_variable_is_one() -> None:
     layouts = make_layouts(_dataset().xloader.window(time=3).recipe)
     assert [layout.name for layout in layouts] == ["t2m", "z", "ens", "co2", "swapped", "soil"]
@@ -132,55 +124,6 @@ def test_without_fields_each_windowed_numeric_variable_is_one() -> None:
     assert by_name["ens"].dims == ("member", "time", "level", "lat", "lon")
     assert by_name["ens"].shape == (2, 3, 3, 4, 5)
     assert by_name["ens"].channels is None
-
-
-CASES = {
-    "one variable": (("t2m",), {}),
-    "levels between": (("t2m", "z"), {}),
-    "two flattened dims": (("ens", "oro", "co2"), {}),
-    "a dropped dim": (("z", "t2m"), {"time": 1}),
-    "statics with a dropped dim": (("oro", "z"), {"time": 1}),
-}
-
-
-@pytest.mark.parametrize(("variables", "offsets"), CASES.values(), ids=CASES)
-def test_views_have_the_stored_dims_and_cover_the_field(
-    variables: tuple[str, ...], offsets: dict[str, int]
-) -> None:
-    """Each part writes its number through its view, and together they write every element."""
-    ds = _dataset()
-    layout = _layout(*variables, **offsets)
-    array = np.full((2, *layout.shape), -1.0)
-    for number, part in enumerate(layout.parts):
-        view = part.view(array)
-        own = ds[part.variable].dims
-        dropped = set(offsets)
-        counts = {**SIZES, "time": 3, **dict.fromkeys(dropped, 1)}
-        num_missing = len([dim for dim in layout.dims[1:] if dim not in own])
-        assert np.shares_memory(view, array)
-        assert view.flags.writeable
-        assert view.shape[1 + num_missing :] == tuple(counts[dim] for dim in own)
-        assert (view == -1).all()
-        view[...] = number
-    expected = [number for number, part in enumerate(layout.parts) for _ in range(*part.channels)]
-    assert len(expected) == len(layout.channels)
-    np.testing.assert_array_equal(array, np.broadcast_to(_column(expected, array), array.shape))
-
-
-def _column(channels: list[int], array: np.ndarray) -> np.ndarray:
-    return np.array(channels).reshape(-1, *(1,) * (array.ndim - 2))
-
-
-def test_a_view_of_a_default_field() -> None:
-    by_name = {
-        x.name: x for x in make_layouts(_dataset().xloader.isel(lat=2).window(time=3).recipe)
-    }
-    layout = by_name["t2m"]
-    array = np.zeros((7, *layout.shape))
-    view = layout.parts[0].view(array)
-    assert view.shape == (7, 3, 1, 5)
-    view[0, 1, 0, 2] = 9
-    assert array[0, 1, 2] == 9
 
 
 @pytest.mark.parametrize(
@@ -210,24 +153,17 @@ def test_a_dimension_called_channel_that_is_kept() -> None:
     assert flattened.xloader.window(time=1).inputs("s").channels("inputs") == ("s_0", "s_1")
 
 
+class Dates(SourceRecorder):
+    """A source that offers dates, unlike any source of xloader."""
+
+    @property
+    def variables(self) -> Any:
+        offered = super().variables.items()
+        return {name: replace(v, dtype=np.dtype("datetime64[ns]")) for name, v in offered}
+
+
 def test_dates_are_no_numbers() -> None:
-    source = _NoNumbers(xloader.open(_dataset()[["co2"]]).recipe.source)
+    source = Dates(xloader.open(_dataset()[["co2"]]).recipe.source)
     samples = xloader.Samples(Recipe(source)).window(time=3)
     with pytest.raises(UnsupportedDataError, match=r"'co2' does not hold real numbers.*datetime64"):
         samples.inputs("co2")
-
-
-class _NoNumbers:
-    """A source that offers dates, unlike any source of xloader."""
-
-    def __init__(self, source: Any) -> None:
-        from dataclasses import replace
-
-        self.source = source
-        self.variables = {
-            name: replace(variable, dtype=np.dtype("datetime64[ns]"))
-            for name, variable in source.variables.items()
-        }
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.source, name)

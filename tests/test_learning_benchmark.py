@@ -11,12 +11,10 @@ import xarray as xr
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.learning import runs as learning_runs  # noqa: E402
 from benchmarks.learning.cases import Case, make_blocks, make_waves  # noqa: E402
 from benchmarks.learning.orders import FULL, WAYS, Way, draw_orders  # noqa: E402
-from benchmarks.learning.runs import Kept, Run, Source, run_all  # noqa: E402
+from benchmarks.learning.runs import Run  # noqa: E402
 from benchmarks.learning.table import draw, format_rows, make_rows  # noqa: E402
-from benchmarks.learning.training import Settings  # noqa: E402
 from xloader.demo.waves import WaveSpec  # noqa: E402
 
 SPEC = WaveSpec(num_steps=240, num_lats=5, num_lons=8, chunk_steps=8)
@@ -79,14 +77,6 @@ def test_all_orders_begin_with_the_same_weights(waves):
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-def test_maps_in_memory_are_those_that_the_loader_delivers(waves):
-    with waves.tiled.samples.loader(batch_size=8, memory="8MiB") as loader:
-        batch = next(iter(loader))
-    ids = torch.from_numpy(np.array(batch.ids))
-    torch.testing.assert_close(waves.training.inputs[ids], batch[0], rtol=0, atol=0)
-    torch.testing.assert_close(waves.training.targets[ids], batch[1], rtol=0, atol=0)
-
-
 def test_blocks_of_a_store(tmp_path):
     values = np.random.default_rng(0).normal(size=(130, 24, 50)).astype("f4")
     values[:, :4, :4] = np.nan
@@ -106,21 +96,6 @@ def test_blocks_of_a_store(tmp_path):
     assert hidden[4:].sum() == 0
     # Row 6 of the samples is the first block, one step on.
     torch.testing.assert_close(case.training.inputs[6], case.training.targets[0].nan_to_num())
-
-
-def test_results_are_kept_and_not_made_again(tmp_path, waves, monkeypatch):
-    monkeypatch.setattr(learning_runs, "make_case", lambda source: waves)
-    source, settings = Source("waves", str(tmp_path)), Settings(1, 64, 1e-3)
-    tasks = [(source, settings, way, seed) for seed in (0, 1) for way in (FULL, Way("ascending"))]
-    path = tmp_path / "kept.json"
-    seen: list[Run] = []
-    run_all(Kept(path, {"waves": vars(settings)}), tasks[:3], 1, seen.append)
-    kept = Kept(path, {"waves": vars(settings)})
-    assert kept.runs == seen
-    run_all(kept, tasks, 1, seen.append)
-    assert [(one.way, one.seed) for one in seen] == [(way.name, seed) for *_, way, seed in tasks]
-    with pytest.raises(SystemExit, match="other settings of 'waves'"):
-        Kept(path, {"waves": vars(dataclasses.replace(settings, num_epochs=9))})
 
 
 def test_differences_are_paired(tmp_path):

@@ -9,9 +9,7 @@ pytest.importorskip("torch", reason="public names and states of PyTorch's doors 
 from tests import ledger
 from xloader.compiled.library import load_library
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 
 @pytest.mark.parametrize("name", ledger.SUBJECTS)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.ground import footprints, line_footprint, slow_needs
+from tests.ground import footprints, line_footprint
 from xloader.core.axis import Axis
 from xloader.core.footprint import Demand, Footprint
 from xloader.core.windows import Windows
@@ -25,41 +23,6 @@ def listings(draw: st.DrawFn) -> Listing:
     footprint = draw(footprints())
     some_ids = st.integers(0, len(footprint.windows) - 1)
     return footprint, draw(st.lists(some_ids, min_size=1, max_size=30))
-
-
-def slow_visits(footprint: Footprint, ids: list[int]) -> list[int]:
-    """Return the visit of each place; a new one begins where the needs of any group change."""
-    needs = [[slow_needs(footprint.windows, group, i) for group in footprint.groups] for i in ids]
-    return [0, *itertools.accumulate(int(a != b) for a, b in itertools.pairwise(needs))]
-
-
-def test_the_picture_of_the_module() -> None:
-    order = ListedOrder.of(line_footprint(12, 5, 1), np.array([4, 4, 7, 8, 8, 8, 1]))
-    assert (order.num_samples, order.num_moments) == (7, 3)
-    assert order.begins.tolist() == [0, 2, 6]
-    assert order.count.tolist() == [2, 4, 1]
-    assert order.first_moment.tolist() == order.last_moment.tolist() == [0, 1, 2]
-    assert [column.tolist() for column in (*order.boxes.lo, *order.boxes.hi)] == [
-        [4, 7, 1],
-        [5, 8, 2],
-    ]
-
-
-def test_a_visit_ends_with_the_last_need_of_a_chunk_as_with_the_first_of_another() -> None:
-    # The window at 3 needs two chunks; the windows after it need the second chunk only.
-    order = ListedOrder.of(line_footprint(12, 4, 2), np.arange(2, 7))
-    assert order.count.tolist() == [1, 1, 3]
-
-
-@given(listings())
-def test_samples_of_a_visit_need_the_same(listing: Listing) -> None:
-    """A new visit begins where the needs differ."""
-    footprint, ids = listing
-    order = ListedOrder.of(footprint, np.array(ids))
-    found = np.repeat(np.arange(order.num_moments), order.count)
-    is_new = np.diff(slow_visits(footprint, ids)) > 0
-    assert len(found) == len(ids)
-    assert (np.diff(found)[is_new] == 1).all()
 
 
 @given(listings(), st.integers(0, 31), st.integers(1, 7))
@@ -79,15 +42,6 @@ def test_ids_come_as_they_are_listed_from_any_place(
     assert [r for _, found in places for r in found.tolist()] == ranks[begin:].tolist()
     assert max((len(found) for found, _ in places), default=0) <= segment_size
     assert order.ids(visits, ranks).tolist() == ids
-
-
-@given(listings(), st.integers(0, 31))
-def test_samples_before_a_place_are_counted(listing: Listing, place: int) -> None:
-    footprint, ids = listing
-    order = ListedOrder.of(footprint, np.array(ids))
-    visits = np.repeat(np.arange(order.num_moments), order.count)
-    found = order.counts_before(place)
-    assert found.tolist() == np.bincount(visits[:place], minlength=order.num_moments).tolist()
 
 
 def test_a_list_of_nothing_has_no_visits() -> None:

@@ -65,11 +65,6 @@ def test_options_of_others_are_told_from_ours(options: dict[str, object], text: 
             make(**options)
 
 
-def test_a_function_that_fails_does_so_before_the_first_batch() -> None:
-    with pytest.raises(OptionError, match=r"failed on a sample of zeros.*KeyError"):
-        make_samples().map(lambda batch: batch["nothing"]).loader(batch_size=4, output="numpy")
-
-
 def test_a_batch_of_more_than_there_is_takes_no_more_memory() -> None:
     samples = make_samples()
     with samples.loader(batch_size=10**9, memory="1MiB", output="numpy") as loader:
@@ -102,16 +97,6 @@ def test_tensors_go_to_the_device() -> None:
     with make_samples().loader(batch_size=40, device="meta") as loader:
         (batch,) = list(loader)
     assert batch.a.device == torch.device("meta")
-
-
-@pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning")
-def test_an_epoch_of_no_batches_is_complete() -> None:
-    samples = make_samples()
-    with samples.loader(batch_size=50, drop_last=True, output="numpy") as loader:
-        assert len(loader) == 0
-        assert loader.explain().num_samples == 0
-        assert list(loader) == []
-        assert loader.epoch == 1
 
 
 def test_a_last_batch_that_could_not_be_made_leaves_the_epoch() -> None:
