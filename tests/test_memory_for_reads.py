@@ -109,11 +109,9 @@ def open_kind(kind: str, ds: xr.Dataset, path: Path) -> xloader.Samples:
 
 
 @pytest.mark.parametrize("is_noise", [False, True])
-@pytest.mark.parametrize("threads", [3, NUM_THREADS])
 @pytest.mark.parametrize("kind", ["folder", "memory", "far", "raw", "cut", "filters", "xarray"])
-def test_the_memory_suffices(
-    executor: str, kind: str, threads: int, is_noise: bool, tmp_path: Path
-) -> None:
+def test_the_memory_suffices(executor: str, kind: str, is_noise: bool, tmp_path: Path) -> None:
+    threads = NUM_THREADS if is_noise else 3
     # Differences of noise do not add up to the same.
     ds = fields(is_noise=is_noise and kind != "filters")
     samples = open_kind(kind, ds, tmp_path)

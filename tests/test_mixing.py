@@ -25,7 +25,7 @@ from xloader.order.cohorts import cut_cohorts
 from xloader.order.shuffle import Pace
 from xloader.planning import mixing as regions_module
 from xloader.planning.epoch import Epoch
-from xloader.planning.mixing import Regions, _chance_of_one, full_mixing, measure_mixing, region_dim
+from xloader.planning.mixing import Regions, full_mixing, measure_mixing, region_dim
 
 
 def slow_region(footprint: Footprint, dim: int, sample: int) -> tuple[int, ...]:
@@ -131,15 +131,3 @@ def test_a_long_epoch_is_looked_at_in_places() -> None:
     part = measure_mixing(footprint, orders, 16, most_samples=4096)
     assert part != whole
     assert part == pytest.approx(whole, rel=0.08)
-
-
-def test_mixing_of_a_full_shuffle_is_what_it_is_said_to_be() -> None:
-    footprint = line_footprint(16_000, 16, 1)
-    plan = plan_of(Pace((1,), spread=1000), batch=16)
-    orders = [Epoch(footprint, plan, 0, 0).lanes(range(1))[0].order]
-    expected = full_mixing(footprint, 16)
-    assert measure_mixing(footprint, orders, 16) == pytest.approx(expected, rel=0.02)
-
-
-def test_the_chance_that_three_draws_of_four_hit_the_one() -> None:
-    assert _chance_of_one(1, 4, 3) == 0.75

@@ -13,7 +13,7 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.core.nans import NUM_FIRST, is_looked_at, look_for_nans
+from xloader.core.nans import NUM_FIRST
 from xloader.errors import NanError, NanWarning, OptionError
 from xloader.testing import write_store
 from xloader.torch import IterableDataset, MapDataset, data_loader, tensor_dataset
@@ -177,27 +177,20 @@ DOORS = {"data_loader": stock, "ids": by_any_ids, "stream": stream}
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_doors_warn_once_and_of_the_first_batches(door: str) -> None:
+def test_doors_warn_once_of_the_first_batches_and_raise_at_any(door: str) -> None:
     (message,) = told(DOORS[door](samples_of(5, 20)))
     assert "2 values of the field 'inputs', in sample 5." in message
     assert told(DOORS[door](samples_of(63))) == []
     assert told(DOORS[door](samples_of(5), on_nan="ignore")) == []
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_doors_raise_at_any_batch(door: str) -> None:
     with pytest.raises(NanError, match="in sample 63"):
         list(DOORS[door](samples_of(63), on_nan="raise"))
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_doors_have_no_report_to_count_in(door: str) -> None:
+    # They have no report to count in.
     with pytest.raises(OptionError, match=r"cannot be counted here.*no report.*use samples.loader"):
         list(DOORS[door](samples_of(), on_nan="count"))
 
 
 def test_workers_of_a_data_loader_raise_it_too() -> None:
-    loader = data_loader(samples_of(63), 4, num_workers=2, on_nan="raise")
+    loader = data_loader(samples_of(63), 4, num_workers=1, on_nan="raise")
     with pytest.raises(NanError, match="in sample 63"):
         list(loader)
 
@@ -210,18 +203,3 @@ def test_all_in_memory() -> None:
         tensor_dataset(samples_of(63), "16MiB", on_nan="raise")
     with pytest.raises(OptionError, match="cannot be counted here, because there is no report"):
         tensor_dataset(samples_of(), "16MiB", on_nan="count")
-
-
-@pytest.mark.parametrize(
-    ("option", "number", "is_looked"), [("warn", 0, True), ("warn", 8, False), ("ignore", 0, False)]
-)
-def test_only_the_first_batches_are_looked_at_for_a_warning(
-    option: Any, number: int, is_looked: bool
-) -> None:
-    assert is_looked_at(option, number) is is_looked
-
-
-def test_nans_are_told_with_their_field_and_their_sample() -> None:
-    arrays = {"x": np.array([[1.0, np.nan], [3.0, 4.0]], np.float32)}
-    told = [str(nans) for nans in look_for_nans("count", 0, arrays, np.array([7, 9]))]
-    assert told == ["1 value of the field 'x', in sample 7"]

@@ -37,19 +37,16 @@ def test_windows_that_do_not_overlap_say_so() -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [
-        {"time": 6, "stride": 6},
-        {"time": 6, "stride": {"time": 6}},
-        {"time": 1},
-        {"time": 6, "dilation": 2, "stride": 1},
-        {"time": 726},
-    ],
-    ids=["a stride", "a stride by name", "windows of one", "a dilation", "one window"],
+    [{"time": 6, "stride": 6}, {"time": 1}, {"time": 6, "dilation": 2, "stride": 1}, {"time": 726}],
+    ids=["a stride", "windows of one", "a dilation", "one window"],
 )
 def test_where_there_is_no_surprise_nothing_is_said(asked: dict[str, Any]) -> None:
     samples = opened().window(**asked)
     assert samples.explain().notes == ()
     assert "overlap" not in repr(samples)
+    # A stride equal to the default gives the same samples as no stride.
+    default = opened().window(time=6)
+    assert opened().window(time=6, stride={"time": 6}).recipe == default.recipe
 
 
 def test_more_memory_than_there_is_is_said_in_every_explanation(
@@ -111,13 +108,6 @@ def test_elements_that_no_window_takes_are_noted(asked: dict[str, Any], unused: 
     assert (samples.coverage().counts[dim] == 0).any()
 
 
-def test_a_stride_that_was_asked_for_changes_no_sample() -> None:
-    """A stride equal to the default gives the same recipe and fingerprint as no stride."""
-    asked, default = opened().window(time=6, stride=6), opened().window(time=6)
-    assert asked.recipe == default.recipe
-    assert asked.recipe.fingerprint == default.recipe.fingerprint
-
-
 def few() -> Samples:
     return opened().isel(time=slice(0, 5)).window(time=1)
 
@@ -137,10 +127,9 @@ def test_an_epoch_without_a_batch_says_so() -> None:
             assert list(loader) == []
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_on_several_ranks_the_global_batch_counts(shuffle: bool) -> None:
+def test_on_several_ranks_the_global_batch_counts() -> None:
     samples = few().select(range(3))
-    options = {"batch_size": 2, "drop_last": True, "output": "numpy", "shuffle": shuffle}
+    options = {"batch_size": 2, "drop_last": True, "output": "numpy"}
     with samples.loader(world=xloader.World(0, 2), **options) as loader:
         words = "0 batches: 3 samples are fewer than one global batch of 4, 2 on each of 2 ranks"
         with pytest.warns(EpochWarning, match=words):
@@ -150,11 +139,10 @@ def test_on_several_ranks_the_global_batch_counts(shuffle: bool) -> None:
 def test_epochs_with_batches_do_not_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with few().loader(batch_size=16, output="numpy") as loader:
-            assert len(list(loader)) == 1
-            assert loader.explain().notes == ()
-        with few().loader(batch_size=5, drop_last=True, output="numpy") as loader:
-            assert len(list(loader)) == 1
+        for options in ({"batch_size": 16}, {"batch_size": 5, "drop_last": True}):
+            with few().loader(**options, output="numpy") as loader:
+                assert len(list(loader)) == 1
+                assert loader.explain().notes == ()
     order = few().explain(np.arange(5), batch_size=16, drop_last=True)
     assert (order.num_steps, order.notes) == (1, ())
 
@@ -225,15 +213,13 @@ def test_worker_processes_are_not_suggested_where_they_cannot_help(
     assert told_of(samples.map(doubled)) == ()
 
 
-@pytest.mark.parametrize("door", ["data_loader", "IterableDataset"])
-def test_the_doors_say_it_as_well(door: str) -> None:
+def test_the_doors_say_it_as_well() -> None:
     doors = pytest.importorskip("xloader.torch")
-    data = pytest.importorskip("torch.utils.data")
-    made = getattr(doors, door)(few(), 16, drop_last=True)
-    assert made.explain().notes == (EMPTY,)
-    loader = data.DataLoader(made, batch_size=None) if door == "IterableDataset" else made
-    with pytest.warns(EpochWarning, match=EMPTY):
-        assert list(loader) == []
+    for door in (doors.data_loader, doors.IterableDataset):
+        made = door(few(), 16, drop_last=True)
+        assert made.explain().notes == (EMPTY,)
+        with pytest.warns(EpochWarning, match=EMPTY):
+            assert list(made) == []
 
 
 @pytest.mark.parametrize(
@@ -288,10 +274,8 @@ SCALED = {"t": (280.0, 15.0)}
     [
         ({"t": "f4", "z": "f4"}, {}, "z"),
         ({"t": "f4", "z": "f4"}, {"inputs": "tz", "targets": "t"}, "z of inputs"),
-        ({"t": "f4", "z": "f4"}, {"inputs": "t", "targets": "z"}, "z of targets"),
         ({"t": "f4", "z": "f4"}, {"inputs": "tz", "targets": "z"}, "z of inputs and targets"),
         ({"t": "f4", "oro": "f4"}, {"inputs": ("t", "oro")}, "oro of inputs"),
-        ({"t": "f4", "n": "i2"}, {"inputs": "tn"}, "n of inputs"),
         ({"t": "i2", "n": "i2"}, {"inputs": "tn"}, "n of inputs"),
         # Masks, classes and what is in no field need no statistics.
         ({"t": "f4", "sea": "?", "ice": "i1"}, {"inputs": ("t", "sea", "ice")}, ""),

@@ -14,7 +14,7 @@ import pytest
 import xarray as xr
 
 import xloader
-from tests.test_oracle import Made, Row, check_row, named, steps
+from tests.test_oracle import Made, Row, check_row, inputs_of, named, steps
 from xloader.testing import write_store
 
 CHUNKS = {"t2m": (5, 4, 3), "oro": (4, 8), "rain": (7, 3, 5), "quality": (7,), "wind": (3, 6, 8)}
@@ -317,10 +317,7 @@ ROWS = {
             {
                 "all": named(
                     ("era5/t2m", d["era5/t2m"][2 * i : 2 * i + 2]),
-                    (
-                        "static/oro",
-                        d["static/oro"].expand_dims(time=d.time[2 * i : 2 * i + 2]),
-                    ),
+                    ("static/oro", d["static/oro"].expand_dims(time=d.time[2 * i : 2 * i + 2])),
                 )
             }
         ),
@@ -331,13 +328,9 @@ ROWS = {
     "a list: netCDF and dask": Row(
         list_of(netcdf, dask),
         lambda s: s.window(time=2).inputs("t2m", "oro"),
-        lambda d, i: xr.Dataset(
-            {
-                "inputs": named(
-                    ("t2m", d.t2m[2 * i : 2 * i + 2]),
-                    ("oro", d.oro.expand_dims(time=d.time[2 * i : 2 * i + 2])),
-                )
-            }
+        lambda d, i: inputs_of(
+            ("t2m", d.t2m[2 * i : 2 * i + 2]),
+            ("oro", d.oro.expand_dims(time=d.time[2 * i : 2 * i + 2])),
         ),
     ),
     "a list: a grid in float32 and float64": Row(

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays_of
 
 import xloader
 from xloader import Samples
-from xloader.core.output_dtypes import BFLOAT16, convert_floats, converted_dtype, largest_of
+from xloader.core.output_dtypes import BFLOAT16, convert_floats
 from xloader.errors import OptionError
 
 NAMES = ["float32", "float16", "bfloat16"]
@@ -26,10 +26,10 @@ def make_samples() -> Samples:
     rng = np.random.default_rng(2)
     ds = xr.Dataset(
         {
-            "t": (("time", "x"), 280 + rng.random((30, 700), np.float32)),
-            "d": (("time", "x"), rng.random((30, 700))),
-            "n": (("time", "x"), rng.integers(0, 60000, (30, 700)).astype("u2")),
-            "b": (("time", "x"), rng.random((30, 700)) > 0.5),
+            "t": (("time", "x"), 280 + rng.random((30, 70), np.float32)),
+            "d": (("time", "x"), rng.random((30, 70))),
+            "n": (("time", "x"), rng.integers(0, 60000, (30, 70)).astype("u2")),
+            "b": (("time", "x"), rng.random((30, 70)) > 0.5),
         }
     )
     ds["t"][3, 5] = np.nan
@@ -61,16 +61,11 @@ def test_tensors_are_those_that_pytorch_would_convert(
             torch.testing.assert_close(batch[field], asked, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", NAMES[:2])
-def test_arrays_too(samples: Samples, name: str) -> None:
-    pairs = zip(
-        batches(samples, device=xloader.OnDevice(dtype=name), output="numpy"),
-        batches(samples, output="numpy"),
-        strict=True,
-    )
-    for batch, plain in pairs:
+def test_arrays_too(samples: Samples) -> None:
+    found = batches(samples, device=xloader.OnDevice(dtype="float16"), output="numpy")
+    for batch, plain in zip(found, batches(samples, output="numpy"), strict=True):
         for field, expected in plain.as_dict().items():
-            dtype = np.dtype(name) if expected.dtype.kind == "f" else expected.dtype
+            dtype = np.dtype("f2") if expected.dtype.kind == "f" else expected.dtype
             np.testing.assert_array_equal(batch[field], expected.astype(dtype), strict=True)
 
 
@@ -112,18 +107,16 @@ def test_nan_is_found_before_values_are_narrowed(samples: Samples) -> None:
 def test_a_value_too_large_is_an_error() -> None:
     ds = xr.Dataset({"p": ("time", np.array([1.0, 101325.0, 3.0], "f4"))})
     samples = xloader.open(ds).window(time=1)
+    options = {"batch_size": 3, "shuffle": False}
+    narrow = {**options, "device": xloader.OnDevice(dtype="float16")}
     with pytest.raises(OptionError, match="'p' is too large for float16") as caught:
-        batches(samples, device=xloader.OnDevice(dtype="float16"), batch_size=3)
+        batches(samples, **narrow)
     assert "between -65504 and 65504" in str(caught.value)
-    (batch,) = batches(
-        samples, device=xloader.OnDevice(dtype="bfloat16"), batch_size=3, shuffle=False
-    )
+    (batch,) = batches(samples, **options, device=xloader.OnDevice(dtype="bfloat16"))
     assert batch.p.flatten().tolist() == [1.0, 101376.0, 3.0]
     # Infinite values are none too large.
     ds["p"][1] = np.inf
-    (batch,) = batches(
-        samples, device=xloader.OnDevice(dtype="float16"), batch_size=3, shuffle=False
-    )
+    (batch,) = batches(samples, **narrow)
     assert batch.p.flatten().tolist() == [1.0, np.inf, 3.0]
 
 
@@ -172,14 +165,3 @@ def test_large_arrays_are_converted_where_they_lie() -> None:
     # A dtype that is not smaller cannot lie there.
     wider = convert_floats({"x": expected}, "float32", is_own=True)["x"]
     np.testing.assert_array_equal(wider, expected.astype("f4"), strict=True)
-
-
-@pytest.mark.parametrize(
-    ("stored", "delivered"), [("f8", "float16"), ("i2", "int16"), ("?", "bool")]
-)
-def test_only_floats_are_delivered_in_another_dtype(stored: str, delivered: str) -> None:
-    assert converted_dtype(np.dtype(stored), "float16").name == delivered
-
-
-def test_the_largest_value_of_a_dtype() -> None:
-    assert (largest_of("float16"), largest_of(None)) == (65504.0, float("inf"))

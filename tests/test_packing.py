@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from xloader.core.packing import _PART_SIZE, Packing
-from xloader.jobs.materialize.target_arrays import parse_compressors
-from xloader.jobs.materialize.value_packing import PackRequest, ValueBounds, make_packing
 
 F4, F8 = np.dtype("f4"), np.dtype("f8")
 
@@ -149,14 +147,3 @@ def test_threads_unpack_what_one_thread_unpacks():
         results = list(pool.map(packing.unpack, [packed] * 16))
     for result in results:
         np.testing.assert_array_equal(result, plain(packing, packed), strict=True)
-
-
-def test_a_checksum_is_the_last_codec() -> None:
-    codecs = parse_compressors("zstd", checksum=True)
-    assert [type(codec).__name__ for codec in codecs] == ["ZstdCodec", "Crc32cCodec"]
-
-
-def test_packed_values_fill_the_dtype_but_for_the_number_that_means_missing() -> None:
-    request = PackRequest(np.dtype("int16"))
-    packing = make_packing("t", request, ValueBounds(0.0, 65534.0), F4)
-    assert (packing.scale, packing.offset, packing.fills) == (1.0, 32767.0, (-32768,))

@@ -12,15 +12,12 @@ import xarray as xr
 import xloader
 from tests.test_wrap import globe, stored
 from xloader import Samples
-from xloader.errors import OptionError, UnknownNameError, XloaderError
+from xloader.errors import OptionError, UnknownNameError
 from xloader.recipe.layout import make_layouts
 from xloader.testing import CountingStore, write_store
 from xloader.transforms.packed_fields import normalized_packings, packed_fields
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 PADS: dict[str, Any] = {"edge": "edge", "reflect": "reflect", "a number": -7.5, "NaN": np.nan}
 
@@ -33,11 +30,9 @@ def padded(ds: xr.Dataset, pad: Any, **width: int) -> xr.Dataset:
 
 
 @pytest.mark.parametrize("name", PADS)
-@pytest.mark.parametrize("size", [1, 4, 5, 9])
+@pytest.mark.parametrize("size", [1, 5, 9])
 def test_values_and_labels_are_those_of_xarray(name: str, size: int) -> None:
     pad = PADS[name]
-    if name == "reflect" and size % 2 == 0:
-        pytest.skip("refused")
     ds = globe(2, 9, 12).assign_coords(
         area=(("lat", "lon"), np.random.default_rng(0).random((9, 12)))
     )
@@ -51,9 +46,10 @@ def test_values_and_labels_are_those_of_xarray(name: str, size: int) -> None:
         assert found.t2m.dtype == np.float32
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("memory", ["16KiB", "1MiB"])
-@pytest.mark.parametrize("name", PADS)
+@pytest.mark.parametrize(
+    ("name", "memory", "shuffle"),
+    [("edge", "16KiB", True), ("reflect", "16KiB", False), ("NaN", "1MiB", True)],
+)
 def test_each_chunk_is_read_once(name: str, memory: str, shuffle: bool) -> None:
     ds = globe(20, 9, 12)
     store = stored(ds, 1, 4, 5)
@@ -86,18 +82,6 @@ def test_only_the_inside_is_read() -> None:
         assert store.num_reads == num_chunks
     chosen = samples.select([0, 11])
     assert chosen.explain(batch_size=2, memory="1MiB").num_reads == 4
-
-
-def test_two_padded_dimensions() -> None:
-    """One is padded after the other, as numpy.pad does it with two calls."""
-    ds = globe(1, 5, 6)
-    plain = np.pad(ds.t2m.values[0], [(1, 1), (0, 0)], "reflect")
-    plain = np.pad(plain, [(0, 0), (1, 1)], constant_values=5)
-    samples = xloader.open(ds).window(lat=3, lon=3, stride=1, pad={"lon": 5, "lat": "reflect"})
-    for number in range(len(samples)):
-        row, column = divmod(number, 6)
-        expected = plain[row : row + 3, column : column + 3]
-        np.testing.assert_array_equal(samples[number][0][0], expected)
 
 
 def packed(*, is_padded_with: Any) -> tuple[xr.Dataset, Samples]:
@@ -151,60 +135,53 @@ def test_what_is_said() -> None:
         assert "2 of 5 windows are padded along lat (edge)" in text
 
 
-BAD: dict[str, tuple[Callable[[Samples], Samples], type[XloaderError], str]] = {
-    "no windows": (
-        lambda s: s.window(time=1, pad={"lat": 0}),
-        UnknownNameError,
-        "pad= is given for a dimension without windows",
-    ),
-    "no choice": (
-        lambda s: s.window(lat=3, pad={"lat": "mirror"}),  # type: ignore[dict-item]
-        OptionError,
-        r"'mirror'.*'edge', 'reflect' or a number",
-    ),
-    "a circle": (
-        lambda s: s.window(lon=3, pad={"lon": 0}, wrap="lon"),
-        OptionError,
-        "no borders to pad, because its windows wrap",
-    ),
-    "a dilation": (
-        lambda s: s.window(lat=2, dilation={"lat": 2}, pad={"lat": 0}),
-        OptionError,
-        "dilated windows cannot be padded along 'lat'",
-    ),
-    "no mirror image": (
-        lambda s: s.window(lat=2, pad={"lat": "reflect"}),
-        OptionError,
-        "even number of elements cannot be mirrored",
-    ),
-    "a part of the window": (
-        lambda s: s.window(lat=3, pad={"lat": 0}).inputs("t2m", lat=1),
-        OptionError,
-        "takes a part of the window along the padded 'lat'",
-    ),
-    "a lead": (
-        lambda s: s.window(lat=1, pad={"lat": 0}).inputs("t2m", lat="+1"),
-        OptionError,
-        "takes a part of the window along the padded 'lat'",
-    ),
-    "a number that does not fit": (
-        lambda s: s.window(lat=3, pad={"lat": 0.5}).inputs("count"),
-        OptionError,
-        "cannot hold the number that pads 'lat'.*0.5.*int16",
-    ),
-    "too long": (lambda s: s.window(lat=5, pad={"lat": 0}), OptionError, "longer than the dim"),
-    "gaps": (
-        lambda s: s.window(time=3, pad={"time": 0}),
-        OptionError,
-        "cannot be padded, because its labels have gaps.*1 gaps",
-    ),
+BAD: dict[type[Exception], list[tuple[Callable[[Samples], Any], str]]] = {
+    UnknownNameError: [
+        (
+            lambda s: s.window(time=1, pad={"lat": 0}),
+            "pad= is given for a dimension without windows",
+        ),
+    ],
+    OptionError: [
+        (
+            lambda s: s.window(lat=3, pad={"lat": "mirror"}),
+            r"'mirror'.*'edge', 'reflect' or a number",
+        ),
+        (
+            lambda s: s.window(lon=3, pad={"lon": 0}, wrap="lon"),
+            "no borders to pad, because its windows wrap",
+        ),
+        (
+            lambda s: s.window(lat=2, dilation={"lat": 2}, pad={"lat": 0}),
+            "dilated windows cannot be padded along 'lat'",
+        ),
+        (
+            lambda s: s.window(lat=2, pad={"lat": "reflect"}),
+            "even number of elements cannot be mirrored",
+        ),
+        (
+            lambda s: s.window(lat=1, pad={"lat": 0}).inputs("t2m", lat="+1"),
+            "takes a part of the window along the padded 'lat'",
+        ),
+        (
+            lambda s: s.window(lat=3, pad={"lat": 0.5}).inputs("count"),
+            "cannot hold the number that pads 'lat'.*0.5.*int16",
+        ),
+        (lambda s: s.window(lat=5, pad={"lat": 0}), "longer than the dim"),
+        (
+            lambda s: s.window(time=3, pad={"time": 0}),
+            "cannot be padded, because its labels have gaps.*1 gaps",
+        ),
+    ],
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_refused(name: str) -> None:
-    make, error, text = BAD[name]
+@pytest.mark.parametrize(
+    ("error", "act", "message"),
+    [(error, act, message) for error, rows in BAD.items() for act, message in rows],
+)
+def test_refused(error: type[Exception], act: Any, message: str) -> None:
     ds = globe(40).isel(time=np.delete(np.arange(40), 20))
     ds["count"] = ds.t2m.astype("i2")
-    with pytest.raises(error, match=text):
-        make(xloader.open(ds))
+    with pytest.raises(error, match=message):
+        act(xloader.open(ds))

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 import xloader
 from tests.cases import Case, cases
-from tests.flat_options import grouped
-from xloader.errors import OptionError
 from xloader.planning.explain import Explanation
 from xloader.sources.open.open_source import open_source
 from xloader.testing import LatencyStore, SourceRecorder, write_store
@@ -28,7 +26,6 @@ from xloader.torch import (
 from xloader.torch.lent_slots import MORE_SLOTS
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning"),
 ]
@@ -126,30 +123,6 @@ def test_what_was_measured_is_within_what_was_expected(
             pass
         if expected.num_steps:
             assert other.report().peak_nbytes <= expected.peak_nbytes <= memory
-
-
-@given(case=cases(), workers=st.integers(0, 3))
-def test_doors_sum_their_workers(case: Case, workers: int) -> None:
-    kept = ("batch_size", "world_size", "lanes", "shuffle", "drop_last", "memory")
-    options = {name: case.options[name] for name in kept}
-    options |= {"rank": 0, "num_workers": workers}
-    options["memory"] *= 1000
-    try:
-        expected = ChunkSampler(case.samples, **grouped(**options)).explain()
-    except OptionError:
-        # A worker would make padding only.
-        return
-    assert expected.peak_nbytes <= options["memory"]
-    nbytes = case.dataset.nbytes
-    # A worker has a slot beside the batches of its plan.
-    num_batches = 5 if workers else 4
-    rows = min(num_batches, expected.num_steps) * options["batch_size"] * max(workers, 1)
-    assert expected.peak_nbytes <= max(workers, 1) * 20 * nbytes + rows * sample_nbytes(case)
-
-
-def sample_nbytes(case: Case) -> int:
-    shapes, dtypes = case.samples.shapes, case.samples.dtypes
-    return sum(int(np.prod(shapes[n])) * dtypes[n].itemsize for n in case.samples.fields)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -1,4 +1,4 @@
-"""What `explain` predicts equals what `report` measures, on ten kinds of stores and orders."""
+"""What `explain` predicts equals what `report` measures, on eight kinds of stores and orders."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ from xloader.loader.loader import Loader
 from xloader.show.cost_figures import Figures
 from xloader.testing import LatencyStore, SourceRecorder, write_store
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 
 def make_dataset(**shapes: tuple[int, ...]) -> xr.Dataset:
@@ -37,22 +34,11 @@ def make_dataset(**shapes: tuple[int, ...]) -> xr.Dataset:
     )
 
 
-def sharded(_: Path) -> Samples:
-    shards = {"a": {"shards": (16, 32, 32)}}
-    store = write_store(make_dataset(a=(512, 32, 32)), {"a": (4, 32, 32)}, encoding=shards)
-    return xloader.open(store).window(time=1)
-
-
 def packed(_: Path) -> Samples:
     dataset = make_dataset(a=(512, 32, 32), b=(512, 32))
     dataset["a"].encoding = {"dtype": "int16", "scale_factor": 1e-4, "add_offset": 0.5}
     # Both have chunks of four steps, so they are read together.
     return xloader.open(write_store(dataset, {"a": (4, 32, 32), "b": (4, 32)})).window(time=2)
-
-
-def patches(_: Path) -> Samples:
-    store = write_store(make_dataset(a=(32, 160, 160)), {"a": (1, 40, 40)})
-    return xloader.open(store).window(time=1, y=30, x=30)
 
 
 def windows(_: Path) -> Samples:
@@ -111,12 +97,8 @@ class Kind:
 
 
 KINDS = {
-    "sharded": Kind(sharded, "1MiB"),
     "packed": Kind(packed, "600KiB"),
-    "patches": Kind(patches, "1MiB"),
-    "windows": Kind(windows, "1.5MiB"),
     "other chunks": Kind(other_chunks, "1.5MiB"),
-    "leads": Kind(leads, "1MiB"),
     "amplified": Kind(long_lead, "500KiB", {"plan": xloader.PlanRules(max_amplification=4)}),
     "in order": Kind(windows, "1MiB", {"shuffle": False}),
     "ranks and lanes": Kind(

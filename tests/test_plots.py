@@ -22,7 +22,6 @@ from xloader.errors import (
     UnknownNameError,
 )
 from xloader.show import sample_panels
-from xloader.show import sample_panels as coastlines
 from xloader.show.plot_axes import axis_label
 from xloader.testing import CountingStore, is_chunk_key, write_store
 
@@ -78,10 +77,7 @@ def image_of(axes: Axes) -> Any:
 def test_fields_are_rows_and_steps_are_columns(stored):
     figure = forecast(stored).plot(6)
     panels = maps_of(figure)
-    assert [p.get_title() for p in panels] == [
-        *("2001-01-07", "2001-01-08", "2001-01-09"),
-        "2001-01-10",
-    ]
+    assert [p.get_title() for p in panels] == [f"2001-01-{day}" for day in ("07", "08", "09", 10)]
     rows = [p.get_subplotspec().rowspan.start for p in panels]
     columns = [p.get_subplotspec().colspan.start for p in panels]
     assert (rows, columns) == ([0, 0, 0, 1], [0, 1, 2, 0])
@@ -99,18 +95,14 @@ def test_fields_are_rows_and_steps_are_columns(stored):
     assert list(scale.get_subplotspec().rowspan) == [0, 1]
 
 
-def test_each_variable_has_its_colour_scale_beside_its_first_rows(stored):
-    samples = stored.isel(level=0).window(time=1).field("a", ["t2m"]).field("b", ["u"])
-    figure = samples.plot([0, 9])
-    assert [scale.get_ylabel() for scale in scales_of(figure)] == ["t2m (K)", "u"]
-    rows = [list(scale.get_subplotspec().rowspan) for scale in scales_of(figure)]
-    assert rows == [[0], [1]]
-
-
 def test_a_variable_has_one_colour_scale_in_all_fields_steps_and_samples(stored):
     figure = forecast(stored).plot([0, 9])
     limits = {image_of(panel).get_clim() for panel in maps_of(figure)}
     assert len(limits) == 1
+    # Each variable has its colour scale beside its first rows.
+    two = stored.isel(level=0).window(time=1).field("a", ["t2m"]).field("b", ["u"]).plot([0, 9])
+    assert [scale.get_ylabel() for scale in scales_of(two)] == ["t2m (K)", "u"]
+    assert [list(own.get_subplotspec().rowspan) for own in scales_of(two)] == [[0], [1]]
     values = np.concatenate(
         [array.reshape(-1) for i in (0, 9) for array in forecast(stored)[i]], dtype=np.float64
     )
@@ -169,9 +161,8 @@ def test_levels_are_rows_with_scales_of_their_own(stored):
 def test_channels_are_chosen_by_name_and_what_is_left_out_is_said(stored):
     samples = stored.window(time=1).inputs("t2m", "u", "flow").targets("flow")
     with_two = samples.plot(0, channel=["u_850", "flow"])
-    assert [p.get_ylabel().splitlines()[0] for p in maps_of(with_two)[:2]] == [
-        *("inputs: u_850", "inputs: flow"),
-    ]
+    names = [panel.get_ylabel().splitlines()[0] for panel in maps_of(with_two)[:2]]
+    assert names == ["inputs: u_850", "inputs: flow"]
     with pytest.raises(UnknownNameError, match=r"'v'.*t2m.*u_500"):
         samples.plot(0, channel="v")
     wide = xr.Dataset({f"v{i}": (("time", "x"), np.ones((20, 3))) for i in range(6)})
@@ -200,13 +191,6 @@ def test_single_values_are_written(stored):
     line, value = maps_of(samples.plot(0))
     assert len(line.lines) == 1
     assert [text.get_text() for text in value.texts] == ["targets: flow, flow (m3 s-1): 4"]
-
-
-def test_times_and_stations_are_one_map():
-    ds = xr.Dataset({"rain": (("time", "station"), np.ones((20, 3)))}, {"time": TIME})
-    (panel,) = maps_of(ds.xloader.window(time=10).plot(1))
-    assert image_of(panel).get_array().shape == (3, 10)
-    assert panel.get_xlabel() == "time"
 
 
 def test_rows_of_a_batch_are_its_samples(stored):
@@ -249,14 +233,12 @@ def test_coastlines_are_drawn_on_maps_in_degrees(stored, monkeypatch):
 
 
 def test_coastlines_that_are_not_on_this_machine_are_left_out(monkeypatch):
-    coastlines.find_coastlines.cache_clear()
-    monkeypatch.setattr(coastlines, "find_spec", lambda name: SimpleNamespace())
-    monkeypatch.setattr(coastlines, "_stored_path", lambda: None)
-    assert coastlines.find_coastlines() == ()
-    coastlines.find_coastlines.cache_clear()
-    monkeypatch.setattr(coastlines, "_stored_path", lambda: Path("missing.shp"))
-    assert coastlines.find_coastlines() == ()
-    coastlines.find_coastlines.cache_clear()
+    monkeypatch.setattr(sample_panels, "find_spec", lambda name: SimpleNamespace())
+    for place in (None, Path("missing.shp")):
+        monkeypatch.setattr(sample_panels, "_stored_path", lambda place=place: place)
+        sample_panels.find_coastlines.cache_clear()
+        assert sample_panels.find_coastlines() == ()
+    sample_panels.find_coastlines.cache_clear()
 
 
 def test_without_matplotlib_the_error_names_the_extra(stored, monkeypatch):
@@ -308,6 +290,8 @@ def test_a_notebook_shows_each_picture_once(stored, monkeypatch):
     # A semicolon, or a name for the figure.
     figure = samples.plot()
     assert notebook.end_of_cell() == [figure]
+    # The first sample is drawn by default.
+    assert maps_of(figure)[0].get_title() == "2001-01-01"
     # At the end of a cell, and in its middle.
     other, last = samples.explain(batch_size=4).plot(), samples.coverage().plot()
     notebook.display(last)
@@ -347,13 +331,6 @@ def test_a_kernel_shows_each_picture_once_also_after_a_semicolon():
     nbclient.NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
     shown = [[list(each["data"]) for each in cell.outputs] for cell in notebook.cells]
     assert [sum("image/png" in kinds for kinds in outputs) for outputs in shown] == [0, 1, 1, 1]
-
-
-def test_the_first_sample_is_drawn_by_default(stored):
-    samples = forecast(stored)
-    titles = [panel.get_title() for panel in maps_of(samples.plot())]
-    assert titles == [panel.get_title() for panel in maps_of(samples.plot(0))]
-    assert titles[0] == "2001-01-01"
 
 
 def test_pictures_leave_backend_and_settings_alone(stored):

@@ -6,6 +6,7 @@ import pickle
 import re
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import cftime
@@ -73,6 +74,11 @@ def store() -> CountingStore:
     return CountingStore(write_store(make_dataset(), {"t2m": (6, 8, 10)}))
 
 
+def written(folder: Path) -> Path:
+    write_store(make_dataset(), {"t2m": (6, 8, 10)}, folder / "a.zarr")
+    return folder / "a.zarr"
+
+
 def windowed(source: object) -> Samples:
     return xloader.open(source).window(time=2, lat=4, lon=5).inputs("t2m")
 
@@ -136,40 +142,20 @@ def test_only_needed_chunks_are_read_and_each_once(
     assert len(needed) < 10 * 5 * 5
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
-@pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_reads_are_as_predicted_where_memory_is_short(store: CountingStore, shuffle: bool) -> None:
-    samples = at_table(store)
-    options: dict[str, Any] = {"batch_size": 8, "output": "numpy", "shuffle": shuffle}
-    with samples.loader(**options, memory="200KiB") as loader:
-        for _ in range(2):
-            expected = loader.explain()
-            store.reset()
-            seen = []
-            for batch in loader:
-                check_batch(batch, make_table())
-                seen += batch.ids.tolist()
-            assert not loader.plan.is_resident
-            assert store.num_reads == expected.num_reads == loader.report().num_reads
-            assert sorted(seen) == list(range(200))
-            assert shuffle or seen == list(range(200))
-
-
 def test_many_points_are_planned_on_the_chunks_that_they_need() -> None:
-    """Predicted reads of 10^5 points are the distinct chunks, counted by plain arithmetic."""
+    """Predicted reads of 10^4 points are the distinct chunks, counted by plain arithmetic."""
     shape, chunk = (1000, 300, 300), np.array([10, 30, 30])
     ds = xr.Dataset({"a": (("time", "y", "x"), np.broadcast_to(np.float32(0), shape))})
     lazy = ds.chunk(time=10, y=30, x=30)
     rng = np.random.default_rng(4)
-    places = np.stack([rng.integers(1, size - 1, 10**5) for size in shape], axis=-1)
+    places = np.stack([rng.integers(1, size - 1, 10**4) for size in shape], axis=-1)
     samples = lazy.xloader.window(time=1, y=2, x=2).at_points(
         {**dict(zip(("time", "y", "x"), places.T, strict=True)), "label": places[:, 0] % 7}
     )
     corners = places[:, None] - np.array([[0, i, j] for i in (0, 1) for j in (0, 1)])
     needed = np.unique((corners // chunk).reshape(-1, 3), axis=0)
     expected = samples.explain(memory="8GiB", batch_size=64)
-    assert expected.num_samples == 10**5
+    assert expected.num_samples == 10**4
     assert expected.num_reads == len(needed)
     assert expected.read_amplification == 1.0
 
@@ -207,27 +193,6 @@ def test_the_point_lies_where_at_says() -> None:
     spread = ds.xloader.window(time=4, x=3, dilation=2)
     assert first("center", spread) == [9 - 4, 4 - 2]
     assert first({"time": "end", "x": "start"}, spread) == [9 - 6, 4]
-
-
-def test_strides_do_not_matter_and_places_may_repeat() -> None:
-    ds = make_dataset()
-    table = make_table(10).iloc[[3, 3, 9, 0]].reset_index(drop=True)
-    plain = at_table(ds, table)
-    strided = ds.xloader.window(time=2, lat=4, lon=5, stride=7).inputs("t2m")
-    strided = strided.at_points(table, method=NEAREST)
-    assert len(plain) == 4
-    for index in range(4):
-        xr.testing.assert_identical(plain.to_xarray(index), strided.to_xarray(index))
-    check_batch(plain[[3, 0, 1, 2]], table, plain.classes["sky"])
-    assert "do not overlap" not in repr(plain)
-
-
-def test_points_after_a_selection_count_what_is_selected() -> None:
-    ds = make_dataset()
-    part = ds.xloader.isel(time=slice(1, None, 2), lon=[0, 3, 4, 9, 12]).window(time=2, lon=2)
-    samples = part.at_points({"time": [ds.time.values[11]], "lon": [8.9]}, method="nearest")
-    wanted = ds.t2m.isel(time=[9, 11], lon=[4, 9])
-    np.testing.assert_array_equal(samples[0][0], wanted.values)
 
 
 def test_points_that_have_no_sample_are_counted() -> None:
@@ -414,17 +379,13 @@ def test_tables_of_other_kinds_give_the_same_samples() -> None:
         xr.testing.assert_identical(samples.to_xarray([5, 0]), wanted.to_xarray([5, 0]))
 
 
-@pytest.mark.parametrize("ids", [[150, 3, 3, 77], slice(5, 60, 7), np.arange(200) % 3 == 1])
-def test_selected_samples_keep_their_labels(ids: Any) -> None:
-    table = make_table()
-    chosen = np.arange(200)[ids]
-    kept = table.iloc[chosen].reset_index(drop=True)
-    samples = at_table(make_dataset()).select(ids)
-    assert len(samples) == len(chosen)
-    check_batch(samples[:], kept)
-    again = samples.select([2, 0])
-    check_batch(again[:], kept.iloc[[2, 0]].reset_index(drop=True))
-    with samples.weighted(np.arange(len(chosen)) + 1.0).loader(output="numpy") as loader:
+def test_selected_samples_keep_their_labels() -> None:
+    kept = make_table().iloc[[150, 3, 3, 77]].reset_index(drop=True)
+    samples = at_table(make_dataset()).select([150, 3, 3, 77])
+    check_batch(samples.select([2, 0])[:], kept.iloc[[2, 0]].reset_index(drop=True))
+    weighted = samples.weighted(balance="sky")
+    assert weighted.recipe.subset.weights[kept.sky == "clear"].sum() == pytest.approx(1.0)
+    with weighted.loader(output="numpy") as loader:
         for batch in loader:
             check_batch(batch, kept)
 
@@ -466,8 +427,7 @@ def test_rows_that_replace_others_have_their_labels() -> None:
 
 
 def test_pickles_and_fingerprints_hold_the_table(tmp_path: Any) -> None:
-    path = tmp_path / "a.zarr"
-    write_store(make_dataset(), {"t2m": (6, 8, 10)}, path)
+    path = written(tmp_path)
     table = make_table()
     samples = at_table(path)
     copy = pickle.loads(pickle.dumps(samples))
@@ -491,21 +451,13 @@ def test_pickles_and_fingerprints_hold_the_table(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"output": "torch"},
-        {"output": "torch", "device": "cpu"},
-        {"output": "torch", "device": xloader.OnDevice(dtype="float32")},
-        {"output": "numpy", "processes": 2},
-        {"output": "torch", "processes": 2, "device": "cpu"},
-    ],
+    [{"device": xloader.OnDevice(dtype="float32")}, {"processes": 2, "device": "cpu"}],
     ids=str,
 )
 def test_every_way_of_making_batches_has_the_labels(tmp_path: Any, options: Any) -> None:
     pytest.importorskip("torch")
-    path = tmp_path / "a.zarr"
-    write_store(make_dataset(), {"t2m": (6, 8, 10)}, path)
     seen: Counter[int] = Counter()
-    with at_table(path).loader(batch_size=16, **options) as loader:
+    with at_table(written(tmp_path)).loader(batch_size=16, **options) as loader:
         for batch in loader:
             check_batch(batch, make_table())
             seen.update(np.asarray(batch.ids).tolist())
@@ -520,9 +472,7 @@ def test_doors_of_pytorch_have_the_labels(tmp_path: Any) -> None:
 
     from xloader.torch import IterableDataset, MapDataset, collate, data_loader
 
-    path = tmp_path / "a.zarr"
-    write_store(make_dataset(), {"t2m": (6, 8, 10)}, path)
-    samples = at_table(path)
+    samples = at_table(written(tmp_path))
     dataset = MapDataset(samples)
     stream = IterableDataset(samples, batch_size=16)
     loaders = {
@@ -561,17 +511,6 @@ def test_classes_are_drawn_equally_often(column: str) -> None:
     np.testing.assert_allclose(counts / 100, 600 / num_classes, rtol=0.03)
 
 
-def test_balance_counts_the_samples_that_are_selected() -> None:
-    table = make_table()
-    chosen = np.flatnonzero(table.sky != "clear")
-    samples = at_table(make_dataset()).select(chosen).weighted(balance="sky")
-    weights = samples.recipe.subset.weights
-    kept = table.sky[chosen].to_numpy()
-    assert weights[kept == "high"].sum() == pytest.approx(1.0)
-    assert weights[kept == "low"].sum() == pytest.approx(1.0)
-    assert len(weights) == len(chosen)
-
-
 GLOBES = {
     "from 0": np.arange(60) * 6.0,
     "from -180": np.arange(60) * 6.0 - 180,
@@ -589,22 +528,19 @@ def around_the_globe(labels: Any, **kwargs: Any) -> Samples:
 
 
 @pytest.mark.parametrize("name", GLOBES)
-@pytest.mark.parametrize("tolerance", [None, 3.0, 7.0])
-def test_points_find_the_closest_longitude_of_a_circle(name: str, tolerance: Any) -> None:
+def test_points_find_the_closest_longitude_of_a_circle(name: str) -> None:
     places = np.array([359.6, -0.4, 365.0, 719.6, -120.0, 0.0, 354.0, 177.1, -180.0, 180.0, 540.0])
-    samples = around_the_globe(GLOBES[name], wrap="lon")
-    samples = samples.at_points({"lon": places}, method="nearest", tolerance=tolerance)
-    away = np.abs((samples[:].lon_of[:, 0] - places + 180) % 360 - 180)
-    assert away.max() <= (0.051 if name == "tenths" else 3.0)
-    assert away[0] <= 0.4 + 1e-9
-
-
-@pytest.mark.parametrize("name", GLOBES)
-def test_equal_longitudes_of_a_circle_are_found_without_a_method(name: str) -> None:
-    samples = around_the_globe(GLOBES[name], wrap="lon").at_points({"lon": [-6.0, 366.0, 714.0]})
-    assert np.allclose(samples[:].lon_of[:, 0] % 360, [354, 6, 354])
+    circle = around_the_globe(GLOBES[name], wrap="lon")
+    for tolerance in (None, 3.0):
+        samples = circle.at_points({"lon": places}, method="nearest", tolerance=tolerance)
+        away = np.abs((samples[:].lon_of[:, 0] - places + 180) % 360 - 180)
+        assert away.max() <= (0.051 if name == "tenths" else 3.0)
+        assert away[0] <= 0.4 + 1e-9
+    # Equal ones are found without a method.
+    equal = circle.at_points({"lon": [-6.0, 366.0, 714.0]})
+    assert np.allclose(equal[:].lon_of[:, 0] % 360, [354, 6, 354])
     with pytest.raises(UnknownNameError, match="off the grid"):
-        around_the_globe(GLOBES[name], wrap="lon").at_points({"lon": [-6.03]})
+        circle.at_points({"lon": [-6.03]})
 
 
 def test_windows_of_points_near_the_seam_go_on_at_the_other_end() -> None:
@@ -621,15 +557,19 @@ def test_a_part_of_the_globe_is_no_circle(labels: Any) -> None:
         samples.at_points({"lon": [labels[-1] + 0.7 * labels[1]]}, method="nearest")
 
 
-@pytest.mark.parametrize("wests", [[-120.0], [-120.0, 359.6], [359.6, 12.0, -6.0]])
-def test_the_hint_to_turn_longitudes_comes_with_points_at_the_seam(wests: Any) -> None:
-    with pytest.raises(UnknownNameError, match=r"table\['lon'\] = table\['lon'\] % 360"):
-        around_the_globe(GLOBES["from 0"]).at_points({"lon": wests}, method="nearest")
-
-
-def test_points_at_the_seam_alone_need_wrap() -> None:
-    with pytest.raises(UnknownNameError, match=r"pass wrap='lon' to .window"):
-        around_the_globe(GLOBES["from 0"]).at_points({"lon": [359.6, 3.0]}, method="nearest")
+@pytest.mark.parametrize(
+    ("places", "remedy"),
+    [
+        ([-120.0, 359.6], r"table\['lon'\] = table\['lon'\] % 360"),
+        ([359.6, 12.0, -6.0], r"table\['lon'\] = table\['lon'\] % 360"),
+        ([359.6, 3.0], r"pass wrap='lon' to .window"),
+    ],
+)
+def test_points_at_the_seam_alone_need_wrap_and_others_turned_longitudes(
+    places: list[float], remedy: str
+) -> None:
+    with pytest.raises(UnknownNameError, match=remedy):
+        around_the_globe(GLOBES["from 0"]).at_points({"lon": places}, method="nearest")
 
 
 # Refusals
@@ -651,202 +591,180 @@ def placed(table: Any, **kwargs: Any) -> Callable[[], Any]:
     return lambda: windowed(make_dataset()).at_points(table, **{"method": NEAREST, **kwargs})
 
 
-REFUSALS: dict[str, tuple[type[XloaderError], Callable[[], Any], str]] = {
-    "a label that is not there": (
-        UnknownNameError, placed(changed(), method=None),
-        r"off the grid along 'lat'.*3 of 3 points, first row 0: lat=.*method=\"nearest\"",
-    ),
-    "a point beyond the grid": (
-        UnknownNameError, placed(changed(lat=[30.0, -4.0, 40.0])),
-        r"off the grid along 'lat'.*first row 1: lat=-4.0.*from 78.0 to 0.0.*drop the rows",
-    ),
-    "longitudes counted to the west": (
-        UnknownNameError, placed(changed(lon=[-340.0, 20.0, 20.0])),
-        r"lon=-340.0.*table\['lon'\] = table\['lon'\] % 360",
-    ),
-    "a tolerance that is too small": (
-        UnknownNameError, placed(changed(lon=[20.4, 20.0, 20.0]), tolerance={"lon": 0.3}),
-        r"lon=20.4.*a larger tolerance, in the unit of 'lon'",
-    ),
-    "labels that are missing": (
-        OptionError, placed(changed(lat=[np.nan, 30.0, np.nan])),
-        r"missing in the column 'lat'. Given: 2 of 3 rows are NaN, first row 0.*dropna",
-    ),
-    "labels of the data that are not sorted": (
-        OptionError, lambda: unsorted().at_points(changed(), method=NEAREST),
-        r"'lat' are not sorted.*0.0, 38.0, 36.0 at the elements 29 to 31.*sortby\('lat'\)",
-    ),
-    "labels of the data that are repeated": (
-        OptionError, lambda: repeated().at_points(changed(), method=NEAREST),
-        r"'lat' occur more than once.*1 repeated labels, first 38.0.*drop_duplicates\('lat'\)",
-    ),
-    "a dimension without a column": (
-        UnknownNameError, placed(changed().rename(columns={"lat": "latitude"})),
-        r"no column for the windowed dimension 'lat'.*rename the column 'latitude'.*'lat'",
-    ),
-    "no column of a dimension at all": (
-        UnknownNameError, placed(changed().drop(columns="time")),
-        r"no column for the windowed dimension 'time'.*leave 'time' out of \.window",
-    ),
-    "a column of a dimension without windows": (
-        OptionError,
-        lambda: make_dataset().xloader.window(time=2).at_points(changed()),
-        r"column 'lon' names a dimension that has no windows.*add 'lon' to \.window",
-    ),
-    "a column named like a field": (
-        OptionError, placed(changed(inputs=1.0)), r"already in use. Given: 'inputs'.*rename",
-    ),
-    "a column named like a coordinate": (
-        OptionError, placed(changed(area=1.0)), r"already in use. Given: 'area'.*area_at_point",
-    ),
-    "a column named like a variable that is a field": (
-        OptionError,
-        lambda: make_dataset().xloader.window(time=2).at_points(
-            {"time": make_dataset().time.values[5:7], "t2m": [1, 2]}
-        ).fields,
-        r"two fields are called 't2m'.*rename the column",
-    ),
-    "a field named like a column": (
-        OptionError, lambda: at_table(make_dataset()).field("snow", "t2m"),
-        r"already in use. Given: 'snow'",
-    ),
-    "times that are no labels": (
-        UnsupportedDataError, placed(changed(seen=lambda t: t.time)),
-        r"column 'seen' cannot become a field. Given: dtype datetime64.*dt.dayofyear",
-    ),
-    "objects": (
-        UnsupportedDataError, placed(changed(notes=[[1], [2], [3]])),
-        r"column 'notes' cannot become a field.*drop\(columns='notes'\)",
-    ),
-    "texts that are missing": (
-        OptionError, placed(changed(sky=["low", None, "high"])),
-        r"missing in the column 'sky'. Given: 1 of 3 rows, first row 1.*fillna\(\"unknown\"\)",
-    ),
-    "integers that are missing": (
-        OptionError, placed(changed(hour=pd.array([1, None, 2], dtype="Int64"))),
-        r"missing in the column 'hour'",
-    ),
-    "times with a zone": (
-        UnsupportedDataError, placed(changed(time=lambda t: t.time.dt.tz_localize("UTC"))),
-        r"of another kind than those of the dimension 'time'.*tz_localize\(None\)",
-    ),
-    "numbers for times": (
-        UnsupportedDataError, placed(changed(time=[1, 2, 3])),
-        r"of another kind.*'time'.*pd.to_datetime\(table\['time'\]\)",
-    ),
-    "text for numbers": (
-        UnsupportedDataError, placed(changed(lat=["a", "b", "c"])),
-        r"of another kind.*'lat'.*pd.to_numeric\(table\['lat'\]\)",
-    ),
-    "dates of another calendar": (
-        UnsupportedDataError,
-        lambda: windowed(make_dataset().convert_calendar("noleap", use_cftime=True)).at_points(
-            changed(), method=NEAREST
+REFUSALS: dict[type[XloaderError], list[tuple[Callable[[], Any], str]]] = {
+    UnknownNameError: [
+        (
+            placed(changed(), method=None),
+            r"off the grid along 'lat'.*3 of 3 points, first row 0: lat=.*method=\"nearest\"",
         ),
-        r"of another kind.*'noleap'.*convert_calendar",
-    ),
-    "positions that are not whole": (
-        UnsupportedDataError,
-        lambda: windowed(make_dataset().drop_vars("lon")).at_points(changed(), method=NEAREST),
-        r"'lon' has no labels.*whole numbers in \[0, 50\).*assign_coords\(lon=",
-    ),
-    "positions from the end": (
-        UnknownNameError,
-        lambda: windowed(make_dataset().drop_vars("lon")).at_points(
-            changed(lon=[-1, 3, 4]), method={"lat": "nearest"}
+        (
+            placed(changed(lat=[30.0, -4.0, 40.0])),
+            r"off the grid along 'lat'.*first row 1: lat=-4.0.*from 78.0 to 0.0.*drop the rows",
         ),
-        r"off the grid along 'lon'.*lon=-1.*positions in \[0, 50\)",
-    ),
-    "windows that leave the array": (
-        OptionError, placed(changed(lat=[0.0, 30.0, 78.0])),
-        r"leave the array.*2 of 3 points, first row 0.*lat=0.0.*outside=\"drop\"",
-    ),
-    "no point that is left": (
-        EmptySamplesError, placed(changed(lat=[0.0, 99.0, 78.0]), outside="drop"),
-        r"no point of the table has a sample.*1 match no label, the window of 2 leaves",
-    ),
-    "a table without rows": (
-        EmptySamplesError, placed(changed()[:0]), r"has no points.*without rows",
-    ),
-    "no table": (UnsupportedDataError, placed([1, 2]), r"not a table of points.*builtins.list"),
-    "a table of two dimensions": (
-        OptionError, placed(make_dataset()), r"exactly one dimension.*to_dataframe",
-    ),
-    "columns of different lengths": (
-        OptionError, placed({"lat": [1, 2], "lon": [1], "time": [1]}), r"in length.*'lat': 2",
-    ),
-    "a column that is a number": (
-        OptionError, placed({"lat": 3.0, "lon": [1], "time": [1]}), r"'lat' of the table is not",
-    ),
-    "a name that is no text": (
-        OptionError, placed(changed().rename(columns={"snow": 7})), r"no names of their own.*7",
-    ),
-    "a name of two columns": (
-        OptionError, placed(pd.concat([changed(), changed()[["snow"]]], axis=1)), r"have one name",
-    ),
-    "another method": (
-        OptionError, placed(changed(), method="ffill"), r"method='ffill'.*nearest.*neither",
-    ),
-    "a tolerance without a method": (
-        OptionError, placed(changed(), method=None, tolerance=1), r"tolerance=1.*nearest.*neither",
-    ),
-    "a number as tolerance of times": (
-        OptionError, placed(changed(), method="nearest", tolerance=1),
-        r"the tolerance is a number, but the labels are times.*\"time\": \"1h\"",
-    ),
-    "a method of an unknown dimension": (
-        UnknownNameError, placed(changed(), method={"height": "nearest"}),
-        r"method is given for a dimension without windows. Given: 'height'",
-    ),
-    "a nearest name": (
-        OptionError,
-        lambda: xr.Dataset({"q": ("name", [1.0])}, {"name": ["x"]}).xloader.window(
-            name=1
-        ).at_points({"name": ["y"]}, method="nearest"),
-        r"'name' are text, of which none is the nearest",
-    ),
-    "another place": (OptionError, placed(changed(), at="middle"), r"at along.*'middle'.*'center'"),
-    "another way with points outside": (
-        OptionError, placed(changed(), outside="ignore"), r"outside.*'ignore'.*'drop'",
-    ),
-    "no windows": (
-        OptionError, lambda: make_dataset().xloader.at_points(changed()), r"windows are not set",
-    ),
-    "points of samples that were chosen": (
-        OptionError, lambda: at_table(make_dataset()).at_points(changed()), r"comes too late",
-    ),
-    "points after a function that may lose the labels": (
-        OptionError,
-        lambda: windowed(make_dataset()).map(lambda ds: ds[["inputs"]]).at_points(
-            changed(), method=NEAREST
+        (
+            placed(changed(lon=[-340.0, 20.0, 20.0])),
+            r"lon=-340.0.*table\['lon'\] = table\['lon'\] % 360",
         ),
-        r"at_points comes too late. Given: after map",
-    ),
-    "weights and a balance": (
-        OptionError, lambda: at_table(make_dataset()).weighted(np.ones(200), balance="sky"),
-        r"either weights or balance. Given: both",
-    ),
-    "neither weights nor a balance": (
-        OptionError, lambda: at_table(make_dataset()).weighted(), r"Given: neither",
-    ),
-    "the balance of an unknown column": (
-        UnknownNameError, lambda: at_table(make_dataset()).weighted(balance="skyy"),
-        r"no column of at_points or open_classes with this name.*'snow', 'sky'.*did you mean 'sky'",
-    ),
-    "the balance of floats": (
-        OptionError, lambda: at_table(make_dataset()).weighted(balance="snow"),
-        r"'snow' holds floats, which are not classes.*pd.cut",
-    ),
-}  # fmt: skip
+        (
+            placed(changed(lon=[20.4, 20.0, 20.0]), tolerance={"lon": 0.3}),
+            r"lon=20.4.*a larger tolerance, in the unit of 'lon'",
+        ),
+        (
+            placed(changed().rename(columns={"lat": "latitude"})),
+            r"no column for the windowed dimension 'lat'.*rename the column 'latitude'.*'lat'",
+        ),
+        (
+            placed(changed().drop(columns="time")),
+            r"no column for the windowed dimension 'time'.*leave 'time' out of \.window",
+        ),
+        (
+            lambda: windowed(make_dataset().drop_vars("lon")).at_points(
+                changed(lon=[-1, 3, 4]), method={"lat": "nearest"}
+            ),
+            r"off the grid along 'lon'.*lon=-1.*positions in \[0, 50\)",
+        ),
+        (
+            placed(changed(), method={"height": "nearest"}),
+            r"method is given for a dimension without windows. Given: 'height'",
+        ),
+        (
+            lambda: at_table(make_dataset()).weighted(balance="skyy"),
+            r"no column of at_points or open_classes with this name.*'snow', 'sky'.*mean 'sky'",
+        ),
+    ],
+    OptionError: [
+        (
+            placed(changed(lat=[np.nan, 30.0, np.nan])),
+            r"missing in the column 'lat'. Given: 2 of 3 rows are NaN, first row 0.*dropna",
+        ),
+        (
+            lambda: unsorted().at_points(changed(), method=NEAREST),
+            r"'lat' are not sorted.*0.0, 38.0, 36.0 at the elements 29 to 31.*sortby\('lat'\)",
+        ),
+        (
+            lambda: repeated().at_points(changed(), method=NEAREST),
+            r"'lat' occur more than once.*1 repeated labels, first 38.0.*drop_duplicates\('lat'\)",
+        ),
+        (
+            lambda: make_dataset().xloader.window(time=2).at_points(changed()),
+            r"column 'lon' names a dimension that has no windows.*add 'lon' to \.window",
+        ),
+        (placed(changed(inputs=1.0)), r"already in use. Given: 'inputs'.*rename"),
+        (placed(changed(area=1.0)), r"already in use. Given: 'area'.*area_at_point"),
+        (
+            lambda: (
+                make_dataset()
+                .xloader.window(time=2)
+                .at_points({"time": make_dataset().time.values[5:7], "t2m": [1, 2]})
+                .fields
+            ),
+            r"two fields are called 't2m'.*rename the column",
+        ),
+        (lambda: at_table(make_dataset()).field("snow", "t2m"), r"already in use. Given: 'snow'"),
+        (
+            placed(changed(sky=["low", None, "high"])),
+            r"missing in the column 'sky'. Given: 1 of 3 rows, first row 1.*fillna\(\"unknown\"\)",
+        ),
+        (
+            placed(changed(hour=pd.array([1, None, 2], dtype="Int64"))),
+            r"missing in the column 'hour'",
+        ),
+        (
+            placed(changed(lat=[0.0, 30.0, 78.0])),
+            r"leave the array.*2 of 3 points, first row 0.*lat=0.0.*outside=\"drop\"",
+        ),
+        (placed(make_dataset()), r"exactly one dimension.*to_dataframe"),
+        (placed({"lat": [1, 2], "lon": [1], "time": [1]}), r"in length.*'lat': 2"),
+        (placed({"lat": 3.0, "lon": [1], "time": [1]}), r"'lat' of the table is not"),
+        (placed(changed().rename(columns={"snow": 7})), r"no names of their own.*7"),
+        (placed(pd.concat([changed(), changed()[["snow"]]], axis=1)), r"have one name"),
+        (placed(changed(), method="ffill"), r"method='ffill'.*nearest.*neither"),
+        (placed(changed(), method=None, tolerance=1), r"tolerance=1.*nearest.*neither"),
+        (
+            placed(changed(), method="nearest", tolerance=1),
+            r"the tolerance is a number, but the labels are times.*\"time\": \"1h\"",
+        ),
+        (
+            lambda: (
+                xr.Dataset({"q": ("name", [1.0])}, {"name": ["x"]})
+                .xloader.window(name=1)
+                .at_points({"name": ["y"]}, method="nearest")
+            ),
+            r"'name' are text, of which none is the nearest",
+        ),
+        (placed(changed(), at="middle"), r"at along.*'middle'.*'center'"),
+        (placed(changed(), outside="ignore"), r"outside.*'ignore'.*'drop'"),
+        (lambda: make_dataset().xloader.at_points(changed()), r"windows are not set"),
+        (lambda: at_table(make_dataset()).at_points(changed()), r"comes too late"),
+        (
+            lambda: (
+                windowed(make_dataset())
+                .map(lambda ds: ds[["inputs"]])
+                .at_points(changed(), method=NEAREST)
+            ),
+            r"at_points comes too late. Given: after map",
+        ),
+        (
+            lambda: at_table(make_dataset()).weighted(np.ones(200), balance="sky"),
+            r"either weights or balance. Given: both",
+        ),
+        (lambda: at_table(make_dataset()).weighted(), r"Given: neither"),
+        (
+            lambda: at_table(make_dataset()).weighted(balance="snow"),
+            r"'snow' holds floats, which are not classes.*pd.cut",
+        ),
+    ],
+    UnsupportedDataError: [
+        (
+            placed(changed(seen=lambda t: t.time)),
+            r"column 'seen' cannot become a field. Given: dtype datetime64.*dt.dayofyear",
+        ),
+        (
+            placed(changed(notes=[[1], [2], [3]])),
+            r"column 'notes' cannot become a field.*drop\(columns='notes'\)",
+        ),
+        (
+            placed(changed(time=lambda t: t.time.dt.tz_localize("UTC"))),
+            r"of another kind than those of the dimension 'time'.*tz_localize\(None\)",
+        ),
+        (
+            placed(changed(time=[1, 2, 3])),
+            r"of another kind.*'time'.*pd.to_datetime\(table\['time'\]\)",
+        ),
+        (
+            placed(changed(lat=["a", "b", "c"])),
+            r"of another kind.*'lat'.*pd.to_numeric\(table\['lat'\]\)",
+        ),
+        (
+            lambda: windowed(make_dataset().convert_calendar("noleap", use_cftime=True)).at_points(
+                changed(), method=NEAREST
+            ),
+            r"of another kind.*'noleap'.*convert_calendar",
+        ),
+        (
+            lambda: windowed(make_dataset().drop_vars("lon")).at_points(changed(), method=NEAREST),
+            r"'lon' has no labels.*whole numbers in \[0, 50\).*assign_coords\(lon=",
+        ),
+        (placed([1, 2]), r"not a table of points.*builtins.list"),
+    ],
+    EmptySamplesError: [
+        (
+            placed(changed(lat=[0.0, 99.0, 78.0]), outside="drop"),
+            r"no point of the table has a sample.*1 match no label, the window of 2 leaves",
+        ),
+        (placed(changed()[:0]), r"has no points.*without rows"),
+    ],
+}
 
 
-@pytest.mark.parametrize(("kind", "attempt", "text"), REFUSALS.values(), ids=REFUSALS)
-def test_bad_input_is_refused(
-    kind: type[XloaderError], attempt: Callable[[], Any], text: str
-) -> None:
-    with pytest.raises(kind, match=text) as caught:
-        attempt()
-    assert type(caught.value) is kind
+@pytest.mark.parametrize(
+    ("error", "act", "message"),
+    [(error, act, message) for error, rows in REFUSALS.items() for act, message in rows],
+)
+def test_bad_input_is_refused(error: type[XloaderError], act: Any, message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        act()
+    assert type(caught.value) is error
     assert caught.value.what
     assert caught.value.given is not None or "windows are not set" in caught.value.what
     assert caught.value.remedy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import tomllib
 
 import pytest
@@ -51,30 +50,7 @@ def test_lines_of_python_are_counted():
         "private_docstrings": 6,
         "vague_names": 5,
     }
-
-
-def test_each_docstring_belongs_to_what_it_describes():
-    names = [name for name, _ in ratchets.docstrings_of(ast.parse(PYTHON), "p.a")]
-    assert names == ["p.a", "p.a.LIMIT", "p.a.Grid", "p.a.Grid.shape", "p.a.Grid._parts"]
-
-
-def test_lines_of_c_are_counted_without_comments():
     assert ratchets.c_figures(C) == {"c": 3, "files": 1}
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("for own, found in told: pass", 2),
-        ("with f() as told, g() as [asked]: pass", 2),
-        ("import a as own\nfrom b import c as found, told", 3),
-        ("lambda own, *asked: 1", 2),
-        ("try: pass\nexcept E as found: pass", 1),
-        ("f(own=found)\nx.told = asked\nowner = 1", 0),
-    ],
-)
-def test_names_that_say_nothing_are_counted_where_they_are_bound(text, count):
-    assert ratchets.python_figures(text, "p.a", frozenset())["vague_names"] == count
 
 
 def table(**figures):
@@ -95,21 +71,13 @@ def test_a_figure_may_fall_but_not_rise():
 
 
 def test_a_table_written_anew_only_falls_but_for_new_rooms_and_budgets():
-    old = table(package={"code": 9}, core={"code": 5}, loader={"code": 4})
-    budget = {"room": "core", "code": 2, "reason": 'more "axes"'}
-    old["budgets"] = [budget]
-    today = {"package": {"code": 10}, "core": {"code": 6}, "html": {"code": 1}}
-    new = ratchets.lowered(today, old)
-    assert new == {
-        "start": {"code": 9},
-        "budgets": [],
-        "spent": [budget],
-        "figures": {"package": {"code": 9}, "core": {"code": 6}, "html": {"code": 1}},
-    }
-    assert ratchets.rises({"core": {"code": 7}}, old) == []
-    assert len(ratchets.rises({"core": {"code": 7}}, new)) == 1
-    assert tomllib.loads(ratchets.table_text(new)) == new
-    assert tomllib.loads(ratchets.table_text(old)) == old
+    old = table(package={"code": 9}, core={"code": 5})
+    old["budgets"] = [{"room": "core", "code": 2, "reason": 'more "axes"'}]
+    new = ratchets.lowered({"package": {"code": 10}, "core": {"code": 6}, "html": {"code": 1}}, old)
+    assert (new["budgets"], new["spent"]) == ([], old["budgets"])
+    assert new["figures"] == {"package": {"code": 9}, "core": {"code": 6}, "html": {"code": 1}}
+    for own in (old, new):
+        assert tomllib.loads(ratchets.table_text(own)) == own
 
 
 def test_public_docstrings_are_those_of_the_reference():

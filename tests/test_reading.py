@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import Any
 
 import numpy as np
-import pytest
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,33 +20,9 @@ def dataset(num_steps: int = 960) -> xr.Dataset:
     return xr.Dataset({"a": (("time", "x"), values)}, {"time": np.arange(num_steps)})
 
 
-def recorded() -> tuple[xloader.Samples, SourceRecorder]:
+def test_samples_as_a_dataset_decode_each_chunk_once() -> None:
     source = SourceRecorder(open_source(write_store(dataset(), {"a": (16, 50)})))
-    return xloader.open(source).window(time=3, stride=1).inputs("a").targets("a", time=2), source
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        pytest.param(slice(0, 900), id="slice"),
-        pytest.param(np.random.default_rng(1).permutation(900).tolist(), id="list"),
-        pytest.param([5] * 30 + [890] * 30, id="repeats"),
-    ],
-)
-def test_several_samples_decode_each_chunk_once(key: Any) -> None:
-    samples, source = recorded()
-    batch = samples[key]
-    assert set(source.reads.values()) == {1}
-    ids = np.arange(900)[key]
-    values = dataset()["a"].values
-    windows = np.lib.stride_tricks.sliding_window_view(values, 3, axis=0).transpose(0, 2, 1)
-    np.testing.assert_array_equal(batch.inputs[:, 0], windows[ids], strict=True)
-    np.testing.assert_array_equal(batch.targets[:, 0], values[ids + 2], strict=True)
-    assert batch.ids.tolist() == ids.tolist()
-
-
-def test_so_does_to_xarray() -> None:
-    samples, source = recorded()
+    samples = xloader.open(source).window(time=3, stride=1).inputs("a").targets("a", time=2)
     frame = samples.to_xarray(slice(0, 900))
     assert set(source.reads.values()) == {1}
     assert frame.sizes["sample"] == 900

@@ -19,7 +19,6 @@ from xloader.loader.reports.advice import (
     helpful_processes,
     show_given_memory,
     show_rate,
-    too_short,
 )
 from xloader.loader.reports.bottleneck import EpochEffort
 from xloader.planning.plan import Budget
@@ -57,46 +56,26 @@ def fetching(nbytes: int, num_threads_busy: float = 0.2) -> Tally:
 # The estimate
 
 
-def test_who_waits_all_the_time_has_no_headroom() -> None:
-    # The threads are idle for half of the time, for whatever reason.
-    idle = effort(busy(decode=10.0))
-    assert idle.least_seconds == 10.0
-    assert idle.headroom == 1.0
-
-
-def test_a_slow_consumer_leaves_what_threads_did_not_use() -> None:
-    slow = effort(Tally(decode_seconds=5.0, workers=gauge(0.0, 5.0)))
-    assert slow.least_seconds == pytest.approx(5 / 2)
-    assert slow.headroom == pytest.approx(4)
-
-
-def test_what_was_done_meanwhile_is_counted_at_the_pace_of_the_time_waited() -> None:
-    # Waiting took 4 s with 1 of 2 threads busy on average. Besides it, 1 s at full speed is
-    # assumed.
-    half = effort(Tally(wait_seconds=4.0, workers=gauge(4.0, 3.0)))
-    assert half.least_seconds == pytest.approx(4 + 3 / ((4 + 2) / 5))
-
-
-def test_fetches_ahead_bound_it_where_they_are_slower_than_the_threads() -> None:
-    tally = Tally(workers=gauge(0.0, 1.0), fetches=gauge(0.0, 40.0, peak=8), num_ahead=10)
-    assert effort(tally).least_seconds == pytest.approx(40 / 8)
-    tally = replace(tally, workers=gauge(0.0, 16.0))
-    assert effort(tally).least_seconds == pytest.approx(16 / 2)
-
-
-def test_it_takes_no_longer_than_it_took() -> None:
-    # Work for later batches counts already, but the time of these batches does not yet.
-    assert effort(Tally(workers=gauge(0.0, 50.0))).headroom == 1.0
-
-
-def test_a_store_that_fails_is_told_of() -> None:
-    # Pauses and failures take the time, so larger chunks would not help.
-    failing = replace(busy(fetch=16.0), num_requests=60, num_retries=40)
-    assert advise(effort(failing)).startswith(
-        "The store is unreliable: 67% of the requests were retries"
-    )
-    seldom = replace(busy(fetch=16.0), num_requests=60, num_retries=1)
-    assert advise(effort(seldom)).startswith("Storage-bound")
+@pytest.mark.parametrize(
+    ("tally", "seconds"),
+    [
+        # Who waits all the time has no headroom: the threads idle half of it, for whatever reason.
+        (busy(decode=10.0), 10.0),
+        # A slow consumer leaves what threads did not use.
+        (Tally(decode_seconds=5.0, workers=gauge(0.0, 5.0)), 5 / 2),
+        # Waiting took 4 s with 1 of 2 threads busy on average. Besides it, 1 s at full speed is
+        # assumed.
+        (Tally(wait_seconds=4.0, workers=gauge(4.0, 3.0)), 4 + 3 / ((4 + 2) / 5)),
+        # Fetches ahead bound it where they are slower than the threads.
+        (Tally(workers=gauge(0.0, 1.0), fetches=gauge(0.0, 40.0, 8), num_ahead=10), 40 / 8),
+        (Tally(workers=gauge(0.0, 16.0), fetches=gauge(0.0, 40.0, 8), num_ahead=10), 16 / 2),
+        # Work for later batches counts already, but the time of these batches does not yet.
+        (Tally(workers=gauge(0.0, 50.0)), 10.0),
+    ],
+)
+def test_the_least_time_of_an_epoch(tally: Tally, seconds: float) -> None:
+    assert effort(tally).least_seconds == pytest.approx(seconds)
+    assert effort(tally).headroom == pytest.approx(10.0 / seconds)
 
 
 def test_nothing_divides_by_nothing() -> None:
@@ -109,6 +88,123 @@ def test_nothing_divides_by_nothing() -> None:
 
 # The rules
 
+ADVICE: dict[str, tuple[EpochEffort, str, str]] = {
+    "a store that fails": (
+        # Pauses and failures take the time, so larger chunks would not help.
+        effort(replace(busy(fetch=16.0), num_requests=60, num_retries=40)),
+        "fetch",
+        "The store is unreliable: 67% of the requests were retries",
+    ),
+    "a store that seldom fails": (
+        effort(replace(busy(fetch=16.0), num_requests=60, num_retries=1)),
+        "fetch",
+        "Storage-bound",
+    ),
+    "bytes in flight": (
+        effort(fetching(16 * MIB)),
+        "fetch",
+        (
+            "Storage-bound: fetches take 50 ms each, 2.0 at a time. "
+            "1/16 of the memory is for chunks in flight, and holds 2 of them; "
+            'memory="2048MiB" would hold 8.'
+        ),
+    ),
+    "bytes in flight for the largest number of requests and no more": (
+        effort(fetching(MIB // 2 + MIB // 4)),
+        "fetch",
+        'holds 43 of them; memory="768MiB" would hold 64.',
+    ),
+    "as many fetches as there may be": (
+        effort(fetching(MIB // 2)),
+        "fetch",
+        "chunks, shards, or a nearer store would help.",
+    ),
+    "threads that wait for a store": (
+        effort(replace(busy(fetch=14.0, decode=4.0), num_requests=2000)),
+        "fetch",
+        (
+            "Storage-bound: waiting for the store takes 70% of the threads' time, 7.00 ms a "
+            "request. More threads would wait at the same time: raise threads=."
+        ),
+    ),
+    "decoding": (
+        effort(busy(decode=15.6)),
+        "decode",
+        (
+            "CPU-bound: decoding takes 78% of the threads' time. "
+            "More cores (threads=), or a faster codec such as lz4 or blosc, would help."
+        ),
+    ),
+    "reading through xarray": (
+        effort(busy(decode=15.6), is_direct=False),
+        "decode",
+        "Reading through xarray takes 78% of the threads' time",
+    ),
+    "decoding beside fetches": (effort(fetching(MIB, num_threads_busy=1.8)), "decode", ""),
+    "gathering": (
+        effort(busy(gather=12.0)),
+        "gather",
+        "CPU-bound: gathering rows takes 60% of the threads' time. More cores",
+    ),
+    "gathering small samples": (
+        effort(busy(gather=12.0), num_samples=10**7),
+        "gather",
+        "larger windows than 400 B a sample",
+    ),
+    "finding rows, which is to gather": (
+        effort(busy(decode=6.0, gather=4.0, walk=4.0)),
+        "gather",
+        "",
+    ),
+    "transforms": (
+        effort(busy(finish=18.0)),
+        "transform",
+        "CPU-bound: transforms take 90% of the threads' time. More cores",
+    ),
+    "a consumer that waits for little": (
+        effort(Tally(wait_seconds=0.5, decode_seconds=5.0, workers=gauge(1.0, 4.0))),
+        "consumer",
+        (
+            "The training loop is what you wait for, 95% of the time: the loader could deliver "
+            "1.60 GB/s, 400 samples/s, 4.0 times as fast as now."
+        ),
+    ),
+    "a loader as slow as its consumer": (
+        effort(Tally(wait_seconds=0.5, decode_seconds=20.0, workers=gauge(1.0, 19.0))),
+        "consumer",
+        (
+            "The training loop is what you wait for, 95% of the time, and the loader needs as "
+            "long: the epoch gets faster only if both do."
+        ),
+    ),
+    # The consumer waits for 3 of 10 s, and faster loading saves no more than 3 s.
+    "a consumer that takes longer than the loader, as after a slow start": (
+        effort(Tally(wait_seconds=3.0, decode_seconds=6.0, workers=gauge(6.0, 1.0))),
+        "consumer",
+        "",
+    ),
+    "a consumer that takes less long": (
+        effort(Tally(wait_seconds=3.0, decode_seconds=20.0, workers=gauge(6.0, 14.0))),
+        "decode",
+        "",
+    ),
+    # Without fetches ahead, idle threads do not point to the store.
+    "idle threads": (effort(busy(decode=2.0)), "unclear", ""),
+    "idle threads that fetch": (effort(busy(fetch=2.0)), "fetch", ""),
+}
+
+
+@pytest.mark.parametrize(("made", "bottleneck", "words"), ADVICE.values(), ids=ADVICE)
+def test_the_bottleneck_and_what_would_help(made: EpochEffort, bottleneck: str, words: str) -> None:
+    assert made.bottleneck == bottleneck
+    text = advise(made)
+    # Whole sentences are the whole advice.
+    assert text == words if words[:1].isupper() and words.endswith(".") else words in text
+    assert ("codec" in text) == (bottleneck == "decode" and made.is_direct)
+    assert ("a copy in Zarr" in text) == (bottleneck == "decode" and not made.is_direct)
+    assert ("fewer functions" in text) == (bottleneck == "transform")
+    assert ("larger windows" in text) == ("larger windows" in words)
+
 
 @pytest.mark.parametrize("stage", ["fetch", "decode", "gather", "finish"])
 def test_the_stage_that_takes_most_of_the_threads_is_the_bottleneck(stage: str) -> None:
@@ -116,46 +212,6 @@ def test_the_stage_that_takes_most_of_the_threads_is_the_bottleneck(stage: str) 
     named = "transform" if stage == "finish" else stage
     assert effort(busy(**seconds)).bottleneck == named
     assert effort(busy(**seconds)).shares[named] == pytest.approx(0.25)
-
-
-def test_to_find_rows_is_to_gather() -> None:
-    assert effort(busy(decode=6.0, gather=4.0, walk=4.0)).bottleneck == "gather"
-
-
-def test_the_consumer_is_the_bottleneck_where_it_waits_for_little() -> None:
-    tally = Tally(wait_seconds=0.5, decode_seconds=5.0, workers=gauge(1.0, 4.0))
-    text = advise(effort(tally))
-    assert effort(tally).bottleneck == "consumer"
-    least = 0.5 + 4 / 2
-    assert text == (
-        "The training loop is what you wait for, 95% of the time: the loader could deliver "
-        f"{4 / least:.2f} GB/s, {1000 / least:.0f} samples/s, 4.0 times as fast as now."
-    )
-
-
-def test_the_consumer_is_the_bottleneck_where_it_takes_longer_than_the_loader() -> None:
-    # The consumer waits for 3 of 10 s, as after a slow start: faster loading saves no more than 3
-    # s.
-    slow_start = Tally(wait_seconds=3.0, decode_seconds=6.0, workers=gauge(6.0, 1.0))
-    assert effort(slow_start).bottleneck == "consumer"
-    steady = Tally(wait_seconds=3.0, decode_seconds=20.0, workers=gauge(6.0, 14.0))
-    assert effort(steady).bottleneck == "decode"
-
-
-def test_a_loader_that_is_as_slow_as_its_consumer() -> None:
-    tally = Tally(wait_seconds=0.5, decode_seconds=20.0, workers=gauge(1.0, 19.0))
-    assert advise(effort(tally)) == (
-        "The training loop is what you wait for, 95% of the time, and the loader needs as long: "
-        "the epoch gets faster only if both do."
-    )
-
-
-def test_threads_that_idle_beside_fetches_wait_for_them() -> None:
-    assert effort(fetching(MIB)).bottleneck == "fetch"
-    assert effort(fetching(MIB, num_threads_busy=1.8)).bottleneck == "decode"
-    # Without fetches ahead, idle threads do not point to the store.
-    assert effort(busy(decode=2.0)).bottleneck == "unclear"
-    assert effort(busy(fetch=2.0)).bottleneck == "fetch"
 
 
 def test_what_is_too_short_or_too_idle_to_tell_is_no_advice() -> None:
@@ -175,65 +231,13 @@ def test_what_is_too_short_or_too_idle_to_tell_is_no_advice() -> None:
     assert "unclear. Too short to tell" in str(several)
 
 
-def test_fetches_bounded_by_the_bytes_in_flight() -> None:
-    assert advise(effort(fetching(16 * MIB))) == (
-        "Storage-bound: fetches take 50 ms each, 2.0 at a time. "
-        "1/16 of the memory is for chunks in flight, and holds 2 of them; "
-        'memory="2048MiB" would hold 8.'
-    )
-    # The named memory has room for the largest number of requests and no more.
-    assert advise(effort(fetching(MIB // 2 + MIB // 4))).endswith(
-        'holds 43 of them; memory="768MiB" would hold 64.'
-    )
-
-
-def test_fetches_that_are_as_many_as_there_may_be() -> None:
-    text = advise(effort(fetching(MIB // 2)))
-    assert text.endswith("Larger chunks, shards, or a nearer store would help.")
-
-
-def test_threads_that_wait_for_a_store() -> None:
-    tally = replace(busy(fetch=14.0, decode=4.0), num_requests=2000)
-    assert advise(effort(tally)) == (
-        "Storage-bound: waiting for the store takes 70% of the threads' time, 7.00 ms a request. "
-        "More threads would wait at the same time: raise threads=."
-    )
-
-
-def test_slow_decoding() -> None:
-    assert advise(effort(busy(decode=15.6))) == (
-        "CPU-bound: decoding takes 78% of the threads' time. "
-        "More cores (threads=), or a faster codec such as lz4 or blosc, would help."
-    )
-    text = advise(effort(busy(decode=15.6), is_direct=False))
-    assert text.startswith("Reading through xarray takes 78% of the threads' time.")
-    assert "a copy in Zarr" in text
-    assert "codec" not in text
-
-
-def test_slow_gathering() -> None:
-    text = advise(effort(busy(gather=12.0)))
-    assert text.startswith("CPU-bound: gathering rows takes 60% of the threads' time. More cores")
-    assert "larger windows" not in text
-    small = advise(effort(busy(gather=12.0), num_samples=10**7))
-    assert "larger windows than 400 B a sample" in small
-
-
-def test_slow_transforms() -> None:
-    text = advise(effort(busy(finish=18.0)))
-    assert text.startswith("CPU-bound: transforms take 90% of the threads' time. More cores")
-    assert "fewer functions" in text
-
-
 @pytest.mark.parametrize("stage", ["fetch", "decode"])
 def test_too_little_memory_comes_before_all_else(stage: str) -> None:
     tight = effort(busy(**{stage: 15.0}), read_amplification=2.1, num_asked=8)
     assert "Too little memory: each chunk is read 2.1 times." in advise(tight)
     assert 'memory="512.0MiB"' in advise(tight)
     assert "Too little" not in advise(replace(tight, read_amplification=1.2))
-
-
-def test_reading_less_often_is_no_remedy_for_slow_gathering() -> None:
+    # It is no remedy for slow gathering.
     assert "Too little" not in advise(effort(busy(gather=15.0), read_amplification=2.1))
 
 
@@ -391,27 +395,11 @@ def test_all_gauges_come_to_rest() -> None:
     assert 0 <= tally.workers.num <= tally.workers.peak
 
 
-@pytest.mark.parametrize(
-    ("num_bytes", "text"),
-    [
-        (3 << 29, 'memory="1.5GiB"'),
-        (1152 << 10, 'memory="1152KiB"'),
-        (100_000, 'memory="100kB"'),
-    ],
-)
-def test_memory_is_written_as_it_can_be_given(num_bytes: int, text: str) -> None:
-    assert show_given_memory(num_bytes) == text
-
-
-def test_rates_have_three_digits_at_most() -> None:
+def test_numbers_are_written_as_they_can_be_given_and_with_three_digits_at_most() -> None:
+    sizes = [(3 << 29, "1.5GiB"), (1152 << 10, "1152KiB"), (100_000, "100kB")]
+    for num_bytes, text in sizes:
+        assert show_given_memory(num_bytes) == f'memory="{text}"'
     assert (show_rate(3.14e9), show_rate(1.2e6)) == ("3.14 GB/s", "1.2 MB/s")
     assert (show_gb_per_s(1.234), show_gb_per_s(0.01234)) == ("1.23 GB/s", "0.012 GB/s")
-
-
-def test_half_the_cores_are_advised_as_processes_but_at_least_two() -> None:
+    # Half of the cores are advised as processes, but at least two.
     assert [helpful_processes(cores) for cores in (2, 16)] == [2, 8]
-
-
-def test_an_epoch_below_a_second_tells_nothing() -> None:
-    assert too_short(0.05) == "Too short to tell: 0.05 s. An epoch of a second or more tells."
-    assert too_short(2.0) == ""

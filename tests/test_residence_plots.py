@@ -93,6 +93,18 @@ def test_bars_are_from_the_first_to_the_last_step_that_needs_a_chunk(case, first
     assert is_left == bool(first_step)
 
 
+def test_chunks_that_stay_are_not_dropped_and_regions_have_the_mean_of_the_plan():
+    options = {"batch_size": 8, "output": "numpy", "drop_last": True}
+    loader = samples_of().loader(**options, memory="256MiB")
+    times = made(loader)
+    assert loader.plan.is_resident
+    assert times.drop.tolist() == [times.num_steps] * 24
+    loader = samples_of().loader(**options, memory="2MiB")
+    times = made(loader)
+    assert times.batches.tolist() == list(range(len(loader)))
+    assert times.regions.mean() == pytest.approx(loader.explain().mixing)
+
+
 @pytest.mark.parametrize("num_chunks", [1, 2])
 def test_few_chunks_have_ticks_at_whole_numbers(num_chunks):
     explained = samples_of(num_chunks).loader(batch_size=8, output="numpy").explain()
@@ -113,20 +125,6 @@ def test_no_text_touches_an_edge_and_large_numbers_have_commas():
     above = picture.axes[0]
     assert "3,000 chunks" in picture.get_suptitle()
     assert "1,000" in seen_ticks(above.yaxis)
-
-
-def test_chunks_that_stay_for_later_epochs_are_not_dropped():
-    loader = samples_of().loader(batch_size=8, output="numpy", memory="256MiB")
-    times = made(loader)
-    assert loader.plan.is_resident
-    assert times.drop.tolist() == [times.num_steps] * 24
-
-
-def test_regions_of_batches_have_the_mean_that_the_plan_promises():
-    loader = samples_of().loader(batch_size=8, output="numpy", memory="2MiB", drop_last=True)
-    times = made(loader)
-    assert times.batches.tolist() == list(range(len(loader)))
-    assert times.regions.mean() == pytest.approx(loader.explain().mixing)
 
 
 def test_bars_have_the_colour_of_their_lane_and_marked_ends():

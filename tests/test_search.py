@@ -65,7 +65,7 @@ def test_a_season_of_maps_in_half_a_gigabyte() -> None:
     batch_nbytes = 16 * 4 * 3 * 180 * 360 * 4
     budget = Budget(512 << 20, batch_nbytes, 4, footprint.max_chunk_nbytes, 1)
     plan = find_plan(footprint, budget, PlanGoal(16, 1))
-    for epoch in range(10):
+    for epoch in range(4):
         assert amplification(footprint, plan, 0, epoch) <= 1.05
         assert mixing(footprint, plan, 0, epoch) >= 10
 
@@ -142,14 +142,15 @@ def test_what_fits_is_shuffled_in_full_and_stays(lanes: int) -> None:
     assert not less.is_resident
 
 
-def test_a_lead_longer_than_the_room_has_companions() -> None:
+@pytest.mark.parametrize(("tiles", "least_share"), [(24, 0.4), (38, 0.5)])
+def test_a_lead_longer_than_the_room_has_companions(tiles: int, least_share: float) -> None:
     """If no order can read each chunk once, far chunks are read again and held beside the run."""
     footprint = line_footprint(32_000, 16, 641, spans=((0, 1, 3), (640, 1, 1)))
-    plan = find_plan(footprint, room_for(24 * 16), PlanGoal(16, 1))
+    plan = find_plan(footprint, room_for(tiles * 16), PlanGoal(16, 1))
     assert plan.pace.spread > 0
     for epoch in range(3):
         assert 1.5 < amplification(footprint, plan, 0, epoch) < 2.3
-        assert mixing(footprint, plan, 0, epoch) > 6.5
+        assert mixing(footprint, plan, 0, epoch) > least_share * full_mixing(footprint, 16)
     ids = all_ids(Epoch(footprint, plan, 0, 0).lanes(range(1))[0].order)
     assert sorted(ids) == list(range(len(footprint.windows)))
 
@@ -234,15 +235,6 @@ def test_the_rules_of_choice(candidate_search: list[tuple[float, float]], best: 
     first = min(candidates, key=preference(goal, full))
     assert first.mixing >= 0.99 * candidates[best].mixing
     assert first == candidates[best] or first.amplification <= goal.max_amplification
-
-
-def test_an_amplification_beyond_reach_gives_the_fewest_reads_that_mix_by_half() -> None:
-    footprint = line_footprint(32_000, 16, 641, spans=((0, 1, 3), (640, 1, 1)))
-    half = full_mixing(footprint, 16) / 2
-    room = room_for(38 * 16)
-    plan = find_plan(footprint, room, PlanGoal(16, 1))
-    assert amplification(footprint, plan) > 1.5
-    assert mixing(footprint, plan) > half
 
 
 @pytest.mark.parametrize("tiles", [16, 32, 44, 64, 65, 66, 100])

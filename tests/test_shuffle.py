@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tests.ground import (
     all_ids,
     box_footprint,
-    even_cohorts,
     footprints,
     line_footprint,
     shuffle_of,
@@ -138,13 +137,6 @@ def test_positions_of_unequal_runs(sizes: list[int], streams: int) -> None:
     assert found.tolist() == [expected[tile] for tile in range(sum(sizes))]
 
 
-def test_positions_with_a_cycle_of_three() -> None:
-    found = positions(np.array([0, 0, 0, 1]), streams=2)
-    assert found.tolist() == [0, 2, 3, 1]
-    inverse = np.argsort(found)
-    assert inverse.tolist() == found[found].tolist() != found.tolist()
-
-
 @pytest.mark.parametrize("run", [1, 3])
 def test_runs_come_in_the_order_of_their_permutation(run: int) -> None:
     """The run with the first rank comes first; using the permutation's inverse would fail here."""
@@ -191,50 +183,6 @@ def test_runs_are_cut_elsewhere_in_every_epoch_and_row() -> None:
     assert set(table.reshape(-1).tolist()) == set(range(1, 9))
     assert len({tuple(row) for row in first_sizes}) == 20
     assert all(len(set(column)) > 3 for column in table.T)
-
-
-@pytest.mark.parametrize("spread", [0, 5, 12, 40])
-def test_tiles_in_memory_are_never_more_than_the_spread(spread: int) -> None:
-    """Without straddling windows, moment s has tiles s - spread .. s in use."""
-    lane = Shuffle(
-        line_footprint(400, 10, 1).windows, even_cohorts([10] * 40), Pace((1,)), 0, 0
-    ).lane(0, spread)
-    at_work = [
-        int(((lane.first_moment <= moment) & (moment <= lane.last_moment)).sum())
-        for moment in range(lane.num_moments)
-    ]
-    assert max(at_work) == (min(spread, 40) if spread else 1)
-
-
-def test_spread_nought_goes_tile_by_tile_and_a_large_one_is_a_full_shuffle() -> None:
-    footprint = line_footprint(160, 16, 1)
-    by_tile = all_ids(shuffle_of(footprint, Pace((1,)), 0, 0).lane(0, 0))
-    assert all(len({i // 16 for i in by_tile[k : k + 16]}) == 1 for k in range(0, 160, 16))
-    full = all_ids(shuffle_of(footprint, Pace((1,)), 0, 0).lane(0, 10))
-    assert np.mean([len({i // 16 for i in full[k : k + 10]}) for k in range(0, 160, 10)]) > 8
-
-
-def test_seed_epoch_and_draw_each_change_the_order() -> None:
-    footprint = line_footprint(320, 4, 2)
-    pace = Pace((1,), 0, 6, 4, 8)
-    orders = {
-        (seed, epoch, number): tuple(
-            all_ids(
-                Shuffle(
-                    footprint.windows,
-                    shuffle_of(footprint, pace, 0, 0).cohorts,
-                    pace,
-                    seed,
-                    epoch,
-                    number,
-                ).lane(0, 8)
-            )
-        )
-        for seed in (0, 1)
-        for epoch in (0, 1)
-        for number in (0, 1)
-    }
-    assert len(set(orders.values())) == len(orders)
 
 
 @pytest.mark.parametrize(("num_tiles", "room"), [(2000, 24), (90, 20)])

@@ -11,18 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import xloader
-from xloader import Samples
 from xloader.errors import OptionError, UnknownNameError
 from xloader.testing import CountingStore, write_store
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 
 def make_store() -> CountingStore:
-    values = np.random.default_rng(0).normal(size=(240, 12, 5)).astype(np.float32)
+    values = np.random.default_rng(0).normal(size=(96, 12, 5)).astype(np.float32)
     ds = xr.Dataset({"t": (("time", "lat", "lon"), values), "mask": (("lat", "lon"), values[0])})
     return CountingStore(write_store(ds, {"t": (6, 3, 5), "mask": (12, 5)}))
 
@@ -72,7 +68,7 @@ def test_a_slab_reads_its_own_chunks_alone() -> None:
                 pass
         num_reads.append(store.num_reads)
         assert {key.split("/")[3] for key in store.reads} == {str(rank)}
-    assert num_reads == [40] * 4
+    assert num_reads == [16] * 4
 
 
 def test_a_state_of_one_rank_restores_the_group() -> None:
@@ -88,16 +84,6 @@ def test_a_state_of_one_rank_restores_the_group() -> None:
         with own.loader(**options(seed=3)) as loader:
             loader.load_state_dict(state)
             assert [batch.ids.tolist() for batch in loader] == rest
-
-
-def test_verbs_after_a_slab_hold_for_all_of_it() -> None:
-    samples = xloader.open(make_store()).window(time=1)
-
-    def end(own: Samples) -> list[list[int]]:
-        with own.select(range(30)).fillna(0.0).loader(**options()) as loader:
-            return [batch.ids.tolist() for batch in loader]
-
-    assert end(samples.slab("lat", 1, 3)) == end(samples)
 
 
 @pytest.mark.parametrize(

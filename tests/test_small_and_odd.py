@@ -11,9 +11,7 @@ import pytest
 import xarray as xr
 
 import xloader
-from tests.flat_options import grouped
-from xloader.core.options import LoaderOptions
-from xloader.errors import EmptySamplesError, OptionError, PlanWarning, UnsupportedDataError
+from xloader.errors import EmptySamplesError, PlanWarning, UnsupportedDataError
 from xloader.testing import write_store
 
 
@@ -107,22 +105,3 @@ def test_chunks_that_strides_pass_over_do_not_count() -> None:
     explanation = samples.explain(batch_size=16, memory="40KiB")
     assert explanation.read_amplification <= 1.05
     assert explanation.mixing > explanation.full_mixing / 2
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"batch_size": 2.0},
-        {"batch_size": True},
-        {"seed": None},
-        {"seed": 1.5},
-        {"spread": 0.5},
-        {"prefetch": "2"},
-        {"max_amplification": float("nan")},
-        {"memory": float("inf")},
-    ],
-)
-def test_a_number_of_the_wrong_kind_is_refused(wrong: dict[str, Any]) -> None:
-    """A number of the wrong kind is refused by name, when the options are made."""
-    with pytest.raises(OptionError, match=f"^{next(iter(wrong))} is .*Given: "):
-        LoaderOptions(**grouped(**wrong))

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 
 import xloader
 from xloader import Samples
-from xloader.core.windows import Windows
-from xloader.errors import EmptySamplesError, OptionError, UnknownNameError, XloaderError
-from xloader.recipe.split_parts import PartGrid
+from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
 from xloader.samples.splits import Split
 from xloader.testing import CountingStore, write_store
 
@@ -132,14 +130,6 @@ def test_by_labels_every_whole_window_is_kept() -> None:
         split["tset"]
 
 
-def test_leads_count() -> None:
-    samples = xloader.open(numbered(120, 2)).window(time=1).inputs("v").targets("v", time="+10D")
-    split = samples.split(time={"train": 0.5, "valid": 0.5})
-    assert [len(part) for part in split.values()] == [50, 50]
-    assert split.num_crossing == 10
-    check_parts(samples, split)
-
-
 def test_a_split_is_a_value_and_takes_numbers_of_numpy() -> None:
     samples = xloader.open(numbered(120, 2)).window(time=3, stride=1)
     split = samples.split(
@@ -216,142 +206,76 @@ def test_random_blocks_read_no_chunk_twice() -> None:
     assert other["train"].recipe != split["train"].recipe
 
 
-def test_groups_by_name() -> None:
-    ds = numbered(120, 2).assign_coords(station=("time", np.repeat(["x", "y", "z"], 40)))
-    samples = xloader.open(ds).window(time=4, stride=4)
-    split = samples.split({"train": ["x", "z"], "valid": ["y"]}, groups="station")
-    assert [len(part) for part in split.values()] == [20, 10]
-    assert split["valid"].positions([0])["time"].values.tolist() == [40]
-
-
-BAD: dict[str, tuple[Callable[[Samples], Any], type[XloaderError], str]] = {
-    "no parts": (
-        lambda s: s.split({}),
-        OptionError,
-        "one way to tell|needs 1 to 100 names for its parts",
-    ),
-    "parts without names": (
-        lambda s: s.split(time=0.8),
-        OptionError,
-        "parts along 'time' have no names.*0.8.*by name",
-    ),
-    "names of parts as keywords": (
-        lambda s: s.split(train=slice(None, "2001-02"), valid=slice("2001-03", None)),
-        OptionError,
-        r"keywords of a split are dimensions.*train=, valid=.*\"train\": slice\(None, '2001-02'",
-    ),
-    "regions as keywords": (
-        lambda s: s.split(train={"time": slice(None, "2001-02")}),
-        OptionError,
-        r"keywords of a split are dimensions.*pass split\(\{\"train\": \{'time': slice",
-    ),
-    "a mistyped dimension": (
-        lambda s: s.split(tiem={"train": 0.8, "valid": 0.2}),
-        UnknownNameError,
-        "no dimension with this name.*'tiem'",
-    ),
-    "blocks without dimensions": (
-        lambda s: s.split({"a": 1.0}, blocks=5),
-        OptionError,
-        "blocks is no mapping.*5",
-    ),
-    "a seed in words": (
-        lambda s: s.split({"a": 1.0}, blocks={"time": 5}, seed="x"),
-        OptionError,
-        "seed.*'x'",
-    ),
-    "groups that are missing": (
-        lambda s: s.split({"a": 1.0}, groups=np.r_[np.nan, np.zeros(len(s) - 1)]),
-        OptionError,
-        "some groups are missing.*1 of 116.*the first at 0",
-    ),
-    "no samples at all": (
-        lambda s: xloader.overlap(s, 5),
-        OptionError,
-        "overlap compares samples. Given: 5",
-    ),
-    "nothing": (lambda s: s.split(), OptionError, "one way to tell its parts"),
-    "two ways": (
-        lambda s: s.split({"a": 1.0}, blocks={"time": 2}, time={"a": 1.0}),
-        OptionError,
-        "one way to tell its parts.*labels or fractions along dimensions, parts with blocks=",
-    ),
-    "parts that overlap": (
-        lambda s: s.split(time={"a": slice(None, "2001-02"), "b": slice("2001-02", None)}),
-        OptionError,
-        "two parts of a split share elements.*'a' and 'b'.*begin after the last label of 'a'",
-    ),
-    "too much": (
-        lambda s: s.split(time={"a": 0.8, "b": 0.3}),
-        OptionError,
-        "fractions of a split do not fit",
-    ),
-    "a dimension without windows": (
-        lambda s: s.split(lat={"a": 0.5, "b": 0.5}),
-        OptionError,
-        "every sample holds all of .*'lat'",
-    ),
-    "a dimension that is not there": (
-        lambda s: s.split(tiem={"a": 0.5}),
-        UnknownNameError,
-        "did you mean 'time'",
-    ),
-    "parts that differ": (
-        lambda s: (
-            xloader.open(numbered(9, 4))
-            .window(time=1, lat=1)
-            .split(time={"a": 0.5, "b": 0.5}, lat={"a": 0.5, "c": 0.5})
+BAD: dict[type[Exception], list[tuple[Callable[[Samples], Any], str]]] = {
+    OptionError: [
+        (lambda s: s.split({}), "one way to tell|needs 1 to 100 names for its parts"),
+        (lambda s: s.split(time=0.8), "parts along 'time' have no names.*0.8.*by name"),
+        (
+            lambda s: s.split(train=slice(None, "2001-02"), valid=slice("2001-03", None)),
+            r"keywords of a split are dimensions.*train=, valid=.*\"train\": slice\(None, '2001-02",
         ),
-        OptionError,
-        "name different parts",
-    ),
-    "an empty part": (
-        lambda s: s.split(time={"a": slice(None, "2001-01-02"), "b": slice("2001-03", None)}),
-        EmptySamplesError,
-        "no sample lies in the part 'a'",
-    ),
-    "too few blocks": (
-        lambda s: s.split({"a": 0.5, "b": 0.5}, blocks={"time": 120}),
-        OptionError,
-        "none of the blocks",
-    ),
-    "an unknown group": (
-        lambda s: s.split({"a": [7]}, groups=np.zeros(len(s), int)),
-        UnknownNameError,
-        "group that does not exist",
-    ),
-    "a group twice": (
-        lambda s: s.split({"a": [0], "b": [0]}, groups=np.zeros(len(s), int)),
-        OptionError,
-        "belongs to two parts",
-    ),
-    "groups of another length": (
-        lambda s: s.split({"a": 1.0}, groups=np.zeros(3)),
-        OptionError,
-        "groups do not fit the samples",
-    ),
-    "a gap between steps": (
-        lambda s: s.split(time={"a": 0.5, "b": 0.5}, gap="7h"),
-        OptionError,
-        "no whole number of steps",
-    ),
-    "another store": (
-        lambda s: xloader.overlap(s, xloader.open(numbered(9, 3)).window(time=1)),
-        OptionError,
-        "samples are of different data",
-    ),
+        (
+            lambda s: s.split(train={"time": slice(None, "2001-02")}),
+            r"keywords of a split are dimensions.*pass split\(\{\"train\": \{'time': slice",
+        ),
+        (lambda s: s.split({"a": 1.0}, blocks=5), "blocks is no mapping.*5"),
+        (lambda s: s.split({"a": 1.0}, blocks={"time": 5}, seed="x"), "seed.*'x'"),
+        (
+            lambda s: s.split({"a": 1.0}, groups=np.r_[np.nan, np.zeros(len(s) - 1)]),
+            "some groups are missing.*1 of 116.*the first at 0",
+        ),
+        (lambda s: xloader.overlap(s, 5), "overlap compares samples. Given: 5"),
+        (lambda s: s.split(), "one way to tell its parts"),
+        (
+            lambda s: s.split({"a": 1.0}, blocks={"time": 2}, time={"a": 1.0}),
+            "one way to tell its parts.*labels or fractions along dimensions, parts with blocks=",
+        ),
+        (
+            lambda s: s.split(time={"a": slice(None, "2001-02"), "b": slice("2001-02", None)}),
+            "two parts of a split share elements.*'a' and 'b'.*begin after the last label of 'a'",
+        ),
+        (lambda s: s.split(time={"a": 0.8, "b": 0.3}), "fractions of a split do not fit"),
+        (lambda s: s.split(lat={"a": 0.5, "b": 0.5}), "every sample holds all of .*'lat'"),
+        (
+            lambda s: (
+                xloader.open(numbered(9, 4))
+                .window(time=1, lat=1)
+                .split(time={"a": 0.5, "b": 0.5}, lat={"a": 0.5, "c": 0.5})
+            ),
+            "name different parts",
+        ),
+        (lambda s: s.split({"a": 0.5, "b": 0.5}, blocks={"time": 120}), "none of the blocks"),
+        (
+            lambda s: s.split({"a": [0], "b": [0]}, groups=np.zeros(len(s), int)),
+            "belongs to two parts",
+        ),
+        (lambda s: s.split({"a": 1.0}, groups=np.zeros(3)), "groups do not fit the samples"),
+        (lambda s: s.split(time={"a": 0.5, "b": 0.5}, gap="7h"), "no whole number of steps"),
+        (
+            lambda s: xloader.overlap(s, xloader.open(numbered(9, 3)).window(time=1)),
+            "samples are of different data",
+        ),
+    ],
+    UnknownNameError: [
+        (
+            lambda s: s.split(tiem={"train": 0.8, "valid": 0.2}),
+            "no dimension with this name.*'tiem'.*did you mean 'time'",
+        ),
+        (lambda s: s.split({"a": [7]}, groups=np.zeros(len(s), int)), "group that does not exist"),
+    ],
+    EmptySamplesError: [
+        (
+            lambda s: s.split(time={"a": slice(None, "2001-01-02"), "b": slice("2001-03", None)}),
+            "no sample lies in the part 'a'",
+        ),
+    ],
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input(name: str) -> None:
-    make, error, text = BAD[name]
-    with pytest.raises(error, match=text):
-        make(xloader.open(numbered(120, 4)).window(time=5, stride=1))
-
-
-def test_windows_that_cross_an_edge_are_of_no_part() -> None:
-    windows = Windows(("time",), (12,), (3,), (2,), (1,))
-    grid = PartGrid((0,), (np.array([0, 4, 6, 12]),), np.array([0, -1, 1], np.int8))
-    positions = windows.positions_of(np.arange(5))
-    assert grid.boxes(windows, (0,)).parts_of(positions).tolist() == [0, -1, -1, 1, 1]
+@pytest.mark.parametrize(
+    ("error", "act", "message"),
+    [(error, act, message) for error, rows in BAD.items() for act, message in rows],
+)
+def test_bad_input(error: type[Exception], act: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        act(xloader.open(numbered(120, 4)).window(time=5, stride=1))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.abc.store import Store
 
@@ -17,10 +17,7 @@ from tests.cases import Case, Spans, least_memory
 from tests.without_library import without_library
 from xloader.testing import CountingStore, write_store
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 
 def case_of(ds: xr.Dataset, store: Store, spans: Spans, fields: Any = (), **options: Any) -> Case:
@@ -50,15 +47,8 @@ def test_rows_of_many_variables_side_by_side(executor: str) -> None:
     ds = xr.Dataset({f"v{n}": (("time", "y", "x"), values + n) for n in range(10)})
     size = {"time": 1, "y": 60, "x": 60}
     spans = Spans(size, size, dict.fromkeys(size, 1))
-    check_case(
-        case_of(
-            ds,
-            write_store(ds, {f"v{n}": (16, 120, 120) for n in range(10)}),
-            spans,
-            batch_size=32,
-            memory="256MiB",
-        )
-    )
+    store = write_store(ds, {f"v{n}": (16, 120, 120) for n in range(10)})
+    check_case(case_of(ds, store, spans, batch_size=32, memory="256MiB"))
 
 
 SIZES = {"time": 24, "y": 6, "z": 2}
@@ -118,6 +108,7 @@ def stacking_cases(draw: st.DrawFn) -> Case:
     return case
 
 
+@settings(max_examples=max(settings().max_examples // 2, 5))
 @given(case=stacking_cases())
 def test_stacks_hold_what_xarray_gives(case: Case) -> None:
     check_case(case)

@@ -40,12 +40,12 @@ def test_an_epoch_has_exactly_its_draws(
     assert np.array_equal(subset.drawn(seed, epoch), drawn)
 
 
-@pytest.mark.parametrize("num_draws", [4, 10, 37])
+@pytest.mark.parametrize("num_draws", [4, 37])
 def test_frequencies_match_the_weights(num_draws: int) -> None:
-    counts = frequencies(Subset(10, None, WEIGHTS, num_draws), 4000)
-    expected = 4000 * num_draws * WEIGHTS / WEIGHTS.sum()
+    counts = frequencies(Subset(10, None, WEIGHTS, num_draws), 1000)
+    expected = 1000 * num_draws * WEIGHTS / WEIGHTS.sum()
     # Draws are systematic, so counts vary less than binomial counts.
-    assert counts == pytest.approx(expected, abs=4 * np.sqrt(4000 / 4))
+    assert counts == pytest.approx(expected, abs=4 * np.sqrt(1000 / 4))
 
 
 def test_near_samples_are_not_drawn_in_step() -> None:
@@ -63,12 +63,6 @@ def test_each_part_of_a_store_gives_its_share() -> None:
     drawn = subset.drawn(0, 0)
     per_stratum = np.bincount(drawn // 4096, minlength=10)[:9]
     assert np.abs(per_stratum - 1024).max() <= 1
-
-
-def test_epochs_and_seeds_draw_apart() -> None:
-    subset = Subset(100, None, np.ones(100), 50)
-    draws = [tuple(subset.drawn(seed, epoch)) for seed in range(3) for epoch in range(3)]
-    assert len(set(draws)) == 9
 
 
 def test_rounding_loses_no_draw() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +16,6 @@ from xloader.errors import (
     OptionError,
     SampleIndexError,
     UnknownNameError,
-    XloaderError,
 )
 from xloader.testing import CountingStore, write_store
 
@@ -48,32 +49,11 @@ def patches(store: CountingStore) -> xloader.Samples:
 
 
 def test_selected_samples_have_new_ids(samples: xloader.Samples) -> None:
-    chosen = [300, 4, 17, 4]
-    selected = samples.select(chosen)
-    t2m = make_dataset().t2m
+    selected = samples.select([300, 4, 17, 4])
     assert len(selected) == 4
-    for index, window in enumerate(chosen):
-        wanted = t2m.isel(time=slice(window, window + 2))
-        np.testing.assert_array_equal(selected[index][0], wanted)
-        xr.testing.assert_equal(selected.to_xarray(index).t2m, wanted)
     assert selected.positions([0, 3]).time.values.tolist() == [300, 4]
-    assert selected.positions([1]).time_label.values[0] == t2m.time.values[4]
+    assert selected.positions([1]).time_label.values[0] == make_dataset().time.values[4]
     assert selected[[2, 0]].ids.tolist() == [2, 0]
-
-
-def test_verbs_after_a_selection_work_on_it(samples: xloader.Samples) -> None:
-    selected = (
-        samples.select([9, 8]).inputs("t2m").targets("t2m", time=1).normalize({"t2m": (1.0, 2.0)})
-    )
-    inputs, targets = selected[1]
-    wanted = (make_dataset().t2m.values[8:10] - 1) / 2
-    np.testing.assert_allclose(inputs[0], wanted, rtol=1e-6)
-    np.testing.assert_allclose(targets[0], wanted[1], rtol=1e-6)
-
-
-def test_a_mask_selects(samples: xloader.Samples) -> None:
-    flags = np.arange(len(samples)) % 7 == 0
-    assert samples.select(flags).select([2]).positions([0]).time.values.tolist() == [14]
 
 
 def test_the_text_says_how_many(samples: xloader.Samples) -> None:
@@ -97,7 +77,7 @@ def test_only_what_is_selected_is_read(store: CountingStore, samples: xloader.Sa
 def test_frequencies_match_the_weights_and_chunks_are_read_once(
     store: CountingStore, patches: xloader.Samples
 ) -> None:
-    """Over 200 epochs, draws follow the weights, and each epoch reads each chunk once.
+    """Over 60 epochs, draws follow the weights, and each epoch reads each chunk once.
 
     The memory holds only some of the chunks.
     """
@@ -109,7 +89,7 @@ def test_frequencies_match_the_weights_and_chunks_are_read_once(
         assert not loader.plan.is_resident
         assert loader.num_samples == 200
         counts = np.zeros(len(weighted), np.int64)
-        for _ in range(200):
+        for _ in range(60):
             expected = loader.explain()
             store.reset()
             for batch in loader:
@@ -117,7 +97,7 @@ def test_frequencies_match_the_weights_and_chunks_are_read_once(
             assert store.num_reads == expected.num_reads == loader.report().num_reads
             assert set(store.reads.values()) == {1}
     assert not counts[weights == 0].any()
-    wanted = 200 * 200 * weights / weights.sum()
+    wanted = 60 * 200 * weights / weights.sum()
     is_drawn = weights > 0
     statistic = ((counts - wanted)[is_drawn] ** 2 / wanted[is_drawn]).sum()
     assert statistic < stats.chi2.ppf(0.99, is_drawn.sum() - 1)
@@ -131,17 +111,6 @@ def test_epochs_draw_anew(samples: xloader.Samples) -> None:
     assert all(len(epoch) == 182 for epoch in epochs)
     equal = samples.weighted(np.ones(len(samples)), num_samples=182)
     assert half.recipe.fingerprint == equal.recipe.fingerprint
-
-
-def test_without_a_shuffle_ids_ascend_through_any_order(samples: xloader.Samples) -> None:
-    chosen = np.random.default_rng(2).permutation(len(samples))[:50]
-    with samples.select(chosen).loader(batch_size=7, shuffle=False, output="numpy") as loader:
-        batches = list(loader)
-    assert np.concatenate([batch.ids for batch in batches]).tolist() == list(range(50))
-    t2m = make_dataset().t2m.values
-    for batch in batches:
-        for index, values in zip(batch.ids, batch.t2m, strict=True):
-            np.testing.assert_array_equal(values, t2m[chosen[index] : chosen[index] + 2])
 
 
 def test_samples_far_from_the_start_are_planned_on_themselves(store: CountingStore) -> None:
@@ -207,49 +176,47 @@ def test_the_order_of_a_subset_is_explained(samples: xloader.Samples) -> None:
         selected.explain(order=[3])
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "text"),
-    [
-        (lambda s: s.select([]), EmptySamplesError, "no sample is selected"),
-        (lambda s: s.select([364]), SampleIndexError, "out of range"),
-        (lambda s: s.select(np.ones(5, bool)), SampleIndexError, "not sample ids"),
-        (lambda s: s.select([0.5]), SampleIndexError, "not sample ids"),
-        (lambda s: s.weighted(np.ones(5)), OptionError, "the weights do not fit the samples"),
-        (
-            lambda s: s.weighted(np.full(364, np.nan)),
-            OptionError,
-            "the weights do not fit the samples",
-        ),
-        (lambda s: s.weighted(np.ones(364) * 1j), OptionError, "complex128 of shape"),
-        (lambda s: s.weighted(["much"] * 364), OptionError, "the weights do not fit the samples"),
-        (lambda s: s.select(np.array([2**64 - 1], "u8")), SampleIndexError, "out of range"),
+REFUSALS: dict[type[Exception], list[tuple[Any, str]]] = {
+    EmptySamplesError: [
+        (lambda s: s.select([]), "no sample is selected"),
         (
             lambda s: s.weighted(np.arange(364) > 0).select([0]),
-            EmptySamplesError,
             "all selected samples have weight 0",
         ),
-        (lambda s: s.weighted(-np.ones(364)), OptionError, "the weights are negative, or all 0"),
-        (lambda s: s.weighted(np.zeros(364)), OptionError, "the weights are negative, or all 0"),
-        (lambda s: s.weighted(np.ones(364), 0), OptionError, "not a valid number of samples"),
-        (lambda s: s.weighted(np.ones(364), 2.5), OptionError, "not a valid number of samples"),
-        (
-            lambda s: s.ids(lat=10),
-            OptionError,
-            "holds all of the dimension 'lat', which has no windows",
-        ),
-        (lambda s: s.ids(depth=10), UnknownNameError, "no dimension"),
-        (lambda s: s.ids(time="1999-01-01"), UnknownNameError, "no such label"),
-        (lambda s: s.ids(time=slice("1999", "2000")), EmptySamplesError, "no label"),
-        (
-            lambda s: xloader.open(make_dataset()).select([0]),
-            OptionError,
-            "the windows are not set",
-        ),
+        (lambda s: s.ids(time=slice("1999", "2000")), "no label"),
     ],
+    SampleIndexError: [
+        (lambda s: s.select([364]), "out of range"),
+        (lambda s: s.select(np.ones(5, bool)), "not sample ids"),
+        (lambda s: s.select([0.5]), "not sample ids"),
+        (lambda s: s.select(np.array([2**64 - 1], "u8")), "out of range"),
+    ],
+    OptionError: [
+        (lambda s: s.weighted(np.ones(5)), "the weights do not fit the samples"),
+        (lambda s: s.weighted(np.full(364, np.nan)), "the weights do not fit the samples"),
+        (lambda s: s.weighted(np.ones(364) * 1j), "complex128 of shape"),
+        (lambda s: s.weighted(["much"] * 364), "the weights do not fit the samples"),
+        (lambda s: s.weighted(-np.ones(364)), "the weights are negative, or all 0"),
+        (lambda s: s.weighted(np.zeros(364)), "the weights are negative, or all 0"),
+        (lambda s: s.weighted(np.ones(364), 0), "not a valid number of samples"),
+        (lambda s: s.weighted(np.ones(364), 2.5), "not a valid number of samples"),
+        (lambda s: s.ids(lat=10), "holds all of the dimension 'lat', which has no windows"),
+        (lambda s: xloader.open(make_dataset()).select([0]), "the windows are not set"),
+    ],
+    UnknownNameError: [
+        (lambda s: s.ids(depth=10), "no dimension"),
+        (lambda s: s.ids(time="1999-01-01"), "no such label"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("error", "act", "message"),
+    [(error, act, message) for error, rows in REFUSALS.items() for act, message in rows],
 )
-def test_bad_input_is_named(samples, change, error: type[XloaderError], text: str) -> None:
-    with pytest.raises(error, match=text):
-        change(samples)
+def test_bad_input_is_named(samples, error: type[Exception], act, message: str) -> None:
+    with pytest.raises(error, match=message):
+        act(samples)
 
 
 def test_samples_with_none_near_their_corner_are_planned() -> None:
@@ -266,8 +233,10 @@ def test_samples_with_none_near_their_corner_are_planned() -> None:
         assert loader.report().num_reads == expected.num_reads
 
 
-def test_a_slice_selects(samples: xloader.Samples) -> None:
+def test_slices_and_masks_select(samples: xloader.Samples) -> None:
     assert samples.select(slice(10, 20, 3)).positions([1]).time.values.tolist() == [13]
+    flags = np.arange(len(samples)) % 7 == 0
+    assert samples.select(flags).select([2]).positions([0]).time.values.tolist() == [14]
     with pytest.raises(OptionError, match=r"not a valid number of samples.*Allowed"):
         samples.weighted(np.ones(len(samples)), 10**13)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,12 +15,9 @@ import xloader
 from tests.ground import (
     all_ids,
     box_footprint,
-    footprints,
     line_footprint,
     plan_of,
-    shuffle_of,
 )
-from tests.test_lane_order import paces
 from tests.test_search import amplification, mixing, room_for
 from xloader.core.footprint import Footprint
 from xloader.loader.ranks.state import sign
@@ -67,19 +63,6 @@ def test_which_passes_a_rare_cohort_takes_part_in_is_drawn() -> None:
     found = np.diff(edges)
     assert found.sum() == 9000
     assert np.abs(found - 1500).max() < 200
-
-
-@given(st.data(), footprints(), st.integers(2, 6))
-def test_visits_deliver_the_same_samples_and_keep_the_lanes(
-    data: st.DataObject, footprint: object, visits: int
-) -> None:
-    pace = replace(data.draw(paces(len(footprint.windows.dims))), visits=visits)  # type: ignore[attr-defined]
-    once = replace(pace, visits=1)
-    for lane in range(pace.lanes):
-        several = shuffle_of(footprint, pace, 3, 1).lane(lane, pace.spread)  # type: ignore[arg-type]
-        single = shuffle_of(footprint, once, 3, 1).lane(lane, once.spread)  # type: ignore[arg-type]
-        assert Counter(all_ids(several)) == Counter(all_ids(single))
-        assert (several.count > 0).all()
 
 
 def test_each_pass_has_another_order_and_hands_out_its_share() -> None:
@@ -131,17 +114,10 @@ def test_no_visits_where_one_is_a_full_shuffle() -> None:
     assert one_sample_a_tile.pace.visits == all_in_memory.pace.visits == 1
 
 
-@pytest.fixture
-def samples() -> tuple[xloader.Samples, CountingStore]:
+def test_predicted_reads_are_the_counted_ones() -> None:
     values = np.arange(360 * 24, dtype=np.float32).reshape(360, 24)
     store = CountingStore(write_store(xr.Dataset({"a": (("time", "x"), values)}), {"a": (8, 24)}))
-    return xloader.open(store).window(time=3, stride=1), store
-
-
-def test_predicted_reads_are_the_counted_ones(
-    samples: tuple[xloader.Samples, CountingStore],
-) -> None:
-    windows, store = samples
+    windows = xloader.open(store).window(time=3, stride=1)
     options = {
         "batch_size": 8,
         "memory": 14_000,
@@ -157,28 +133,6 @@ def test_predicted_reads_are_the_counted_ones(
         ids = [int(i) for batch in loader for i in batch.ids]
         assert sorted(ids) == list(range(358))
         assert sum(store.reads.values()) == loader.report().num_reads == expected.num_reads
-
-
-def test_a_run_goes_on_within_a_pass(samples: tuple[xloader.Samples, CountingStore]) -> None:
-    windows, _ = samples
-    options = {
-        "batch_size": 8,
-        "memory": 14_000,
-        "output": "numpy",
-        "plan": xloader.PlanRules(max_amplification=4.0),
-    }
-    with windows.loader(**options, seed=2) as loader:
-        whole = [batch.ids.tolist() for batch in loader]
-    for stop in (1, 17, 40):
-        loader = windows.loader(**options, seed=2)
-        batches = iter(loader)
-        before = [next(batches).ids.tolist() for _ in range(stop)]
-        state = loader.state_dict()
-        loader.close()
-        again = windows.loader(**options, seed=2)
-        again.load_state_dict(state)
-        with again:
-            assert before + [batch.ids.tolist() for batch in again] == whole
 
 
 @pytest.mark.parametrize(
@@ -209,7 +163,6 @@ def test_visits_need_no_runs_where_tiles_share_nothing(allowed: float) -> None:
     assert (plan.pace.visits > 1) == (allowed > 2)
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 @pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 def test_blocks_that_only_other_visits_use_are_freed() -> None:
     """A row may take a block that is its whole window; the others of its tile go all the same."""

@@ -17,8 +17,6 @@ from xloader.core.window_sets import (
     WindowList,
     WindowRuns,
     WindowSet,
-    _nth_bit,
-    _order_within,
     smallest_of_bits,
     smallest_of_list,
 )
@@ -53,13 +51,6 @@ def test_each_kind_answers_as_numpy(flags: np.ndarray) -> None:
         assert own.as_bits().flags(0, len(flags)).tolist() == flags.tolist()
         again = pickle.loads(pickle.dumps(own))
         assert again.rank(np.array([len(flags)])).tolist() == [len(windows)]
-
-
-@given(flags_of_windows(), st.integers(0, 999), st.integers(0, 999))
-def test_a_range_of_flags(flags: np.ndarray, one: int, other: int) -> None:
-    begin, end = sorted((one % (len(flags) + 1), other % (len(flags) + 1)))
-    found = WindowBits.of_flags(flags).flags(begin, end)
-    assert found.tolist() == flags[begin:end].tolist()
 
 
 @given(flags_of_windows(), st.lists(st.integers(0, 70), max_size=8))
@@ -117,13 +108,3 @@ def test_a_run_takes_as_much_however_long() -> None:
     assert len(runs) == 10**12 - 5
     assert runs.nth(np.array([10**11])).tolist() == [10**11 + 5]
     assert runs.nbytes < 100
-
-
-def test_the_nth_bit_of_a_word_is_found() -> None:
-    words = np.full(3, 0b10110, np.uint64)
-    assert _nth_bit(words, np.arange(3)).tolist() == [1, 2, 4]
-
-
-def test_windows_of_a_block_are_numbered_box_after_box() -> None:
-    order = _order_within((np.array([2, 1]), np.array([1, 1, 1])))
-    assert order.tolist() == [0, 3, 1, 4, 2, 5, 6, 7, 8]

@@ -121,16 +121,3 @@ def test_an_id_out_of_range_names_itself_and_the_range(bad: int) -> None:
     windows = Windows(("t", "x"), (2, 2), (1, 1), (1, 1), (1, 1))
     with pytest.raises(SampleIndexError, match=rf"Given: {bad}\. Allowed: \[0, 4\)"):
         windows.positions_of(np.array([0, bad, 1]))
-
-
-@pytest.mark.parametrize("field", ["window_sizes", "strides", "dilations"])
-def test_below_one_is_refused_by_name(field: str) -> None:
-    windows = Windows(("t", "x"), (9, 9), (2, 2), (1, 1), (1, 1))
-    word = {"window_sizes": "window", "strides": "stride", "dilations": "dilation"}[field]
-    with pytest.raises(OptionError, match=rf"the {word} along 'x'.*Given: 0.*>= 1"):
-        replace(windows, **{field: (1, 0)})
-
-
-def test_a_window_longer_than_its_dimension_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"'t'.*spans 9 elements.*at most 8.*smaller window"):
-        Windows(("t",), (8,), (5,), (1,), (2,))
