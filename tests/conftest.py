@@ -42,7 +42,7 @@ if "forkserver" in multiprocessing.get_all_start_methods():
     # without them is that of the scripts which some tests run. What is not installed is left out.
     multiprocessing.set_forkserver_preload(
         [
-            *("__main__", "pytest", "torch"),
+            *("__main__", "pytest", "torch", "torch._dynamo", "torch.distributed.launcher.api"),
             *("xloader.torch", "xloader.testing", "xloader.loader.processes.finishing_process"),
         ]
     )

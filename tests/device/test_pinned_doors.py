@@ -7,6 +7,7 @@ replaced.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,37 +33,25 @@ def make_samples() -> Samples:
     return xloader.open(store).window(time=1).inputs("t").targets("k")
 
 
-def by_data_loader() -> Iterable[Batch]:
-    return data_loader(make_samples(), batch_size=6, memory=MEMORY, pin_memory=True)
-
-
-def by_map_dataset() -> Iterable[Batch]:
-    samples = make_samples()
-    return DataLoader(
+PINNED: dict[str, Any] = {"batch_size": 6, "collate_fn": collate, "pin_memory": True}
+DOORS: dict[str, Callable[[Samples], Iterable[Batch]]] = {
+    "data_loader": lambda samples: data_loader(samples, 6, memory=MEMORY, pin_memory=True),
+    "MapDataset": lambda samples: DataLoader(
         MapDataset(samples, memory=MEMORY),
-        batch_size=6,
         sampler=ChunkSampler(samples, batch_size=6, memory=MEMORY),
-        collate_fn=collate,
-        pin_memory=True,
-    )
-
-
-def by_single_samples() -> Iterable[Batch]:
-    own = MapDataset(make_samples(), memory=MEMORY)
-    return DataLoader(own, batch_size=6, collate_fn=collate, pin_memory=True)
-
-
-def by_stream() -> Iterable[Batch]:
-    own = IterableDataset(make_samples(), 6, memory=MEMORY)
-    return DataLoader(own, batch_size=None, pin_memory=True)
+        **PINNED,
+    ),
+    "single samples": lambda samples: DataLoader(MapDataset(samples, memory=MEMORY), **PINNED),
+    "IterableDataset": lambda samples: DataLoader(
+        IterableDataset(samples, 6, memory=MEMORY), batch_size=None, pin_memory=True
+    ),
+}
 
 
 @pytest.mark.filterwarnings("ignore::xloader.errors.WorkersWarning")
 @pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
-@pytest.mark.parametrize("door", [by_data_loader, by_map_dataset, by_single_samples, by_stream])
-def test_batches_are_pinned_and_moved(
-    door: Callable[[], Iterable[Batch]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("door", DOORS)
+def test_batches_are_pinned_and_moved(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pinned: list[torch.Tensor] = []
 
     def pin(tensor: torch.Tensor, device: object = None) -> torch.Tensor:
@@ -82,7 +71,7 @@ def test_batches_are_pinned_and_moved(
     )
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     monkeypatch.setattr(torch.Tensor, "to", to)
-    batches = list(door())
+    batches = list(DOORS[door](make_samples()))
     assert len(batches) == 4
     assert len(pinned) == 8
     for batch in batches:
@@ -99,19 +88,10 @@ def test_batches_are_pinned_and_moved(
     assert sorted(int(i) for batch in batches for i in batch.ids) == list(range(NUM))
 
 
-def test_a_loader_moves_by_itself_or_by_hand() -> None:
-    """Batches that a loader leaves in ordinary memory can be moved as well."""
-    with make_samples().loader(batch_size=6, device=None) as loader:
-        for batch in loader:
-            moved = batch.to("meta", non_blocking=True)
-            assert [tensor.device.type for tensor in moved] == ["meta", "meta"]
-            assert moved.ids.tolist() == batch.ids.tolist()
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("door", [by_data_loader, by_map_dataset, by_stream])
-def test_a_gpu_gets_the_same(door: Callable[[], Iterable[Batch]]) -> None:
-    for batch in door():
+@pytest.mark.parametrize("door", ["data_loader", "MapDataset", "IterableDataset"])
+def test_a_gpu_gets_the_same(door: str) -> None:
+    for batch in DOORS[door](make_samples()):
         assert batch.inputs.is_pinned()
         moved = batch.to("cuda", non_blocking=True)
         assert (moved.inputs[:, 0, 0, 0].cpu().numpy() == batch.ids).all()

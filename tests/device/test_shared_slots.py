@@ -19,13 +19,12 @@ import torch
 import xarray as xr
 
 import xloader
-from tests.device.fake_hardware import BusHardware, FakeHardware, HastyHardware, LateHardware
+from tests.device.fake_hardware import FakeHardware, HastyHardware, LateHardware
 from xloader.compiled.library import address_of
 from xloader.errors import ClosedError, EnvironmentWarning, TransformError, WorkersError
 from xloader.testing import write_store
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.skipif(sys.platform != "linux", reason="asks Linux which memory is mapped"),
 ]
@@ -264,15 +263,6 @@ def test_a_slot_that_is_used_again_too_early_is_noticed(use_device: UseDevice) -
     with make_loader(prefetch=2) as loader:
         found = [is_right(batch) for batch in loader]
     assert not all(found)
-
-
-def test_copies_in_any_order(use_device: UseDevice) -> None:
-    hardware = BusHardware(3)
-    use_device(hardware)
-    with make_loader(1000, prefetch=4) as loader:
-        kept = list(loader)
-    assert all(map(is_right, kept))
-    assert hardware.num_copies == len(kept) == 250
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

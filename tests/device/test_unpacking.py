@@ -317,31 +317,6 @@ def test_integers_that_are_normalised_are_packed() -> None:
                 same(values, expected, 10.0, np.dtype("f4"))
 
 
-@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
-def test_results_are_narrowed_after_normalising(name: str) -> None:
-    samples = make_samples().normalize({"t": (280.0, 2.0)})
-    (field,) = fields_of(samples)
-    stored = np.arange(48, dtype="i2").reshape(1, 2, 4, 6)
-    packed = torch.from_numpy(stored.reshape(-1).view(np.uint8))
-    dtype = getattr(torch, name)
-    found = TensorUnpacker.of(field, CPU, name).unpack(packed)
-    whole = TensorUnpacker.of(field, CPU).unpack(packed)
-    assert found.dtype == dtype
-    torch.testing.assert_close(found, whole.to(dtype), rtol=0, atol=0)
-    out = torch.empty((1, 2, 4, 6), dtype=dtype)
-    assert TensorUnpacker.of(field, CPU, name).unpack(packed, out) is out
-    torch.testing.assert_close(out, found, rtol=0, atol=0)
-
-
-def test_a_field_can_lie_anywhere_in_a_larger_buffer() -> None:
-    (field,) = fields_of(make_samples())
-    stored = np.arange(96, dtype="i2").reshape(2, 2, 4, 6)
-    buffer = torch.zeros(1024, dtype=torch.uint8)
-    buffer[256 : 256 + 192] = torch.from_numpy(stored.reshape(-1).view(np.uint8))
-    found = TensorUnpacker.of(field, CPU).unpack(buffer[256 : 256 + 192])
-    np.testing.assert_array_equal(found.numpy(), unpack_array(field, stored))
-
-
 def test_explain_says_what_crosses_to_the_device() -> None:
     samples = make_samples().normalize({"t": (280.0, 2.0), "u": (0.5, 0.25)})
     fields = fields_of(samples)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import re
 import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Literal
 
-os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
+from tests.sources.servers import Files, serve
 
 Fault = Literal["503", "429", "403", "drop", "cut", "short", "hang"]
 
@@ -56,79 +53,48 @@ class Flaky:
         return sum(n for key, n in self.asked.items() if within in key)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1
-    disable_nagle_algorithm = True
-
+class _Handler(Files):
     def __init__(self, flaky: Flaky, *args: object) -> None:
         self._flaky = flaky
-        super().__init__(*args)  # type: ignore[arg-type]
+        self._fault = ""
+        self.is_ending = flaky.is_ending
+        super().__init__(*args, directory=str(flaky.folder))  # type: ignore[arg-type]
 
-    def log_message(self, *args: object) -> None: ...
-
-    def do_HEAD(self) -> None:
-        path = self._flaky.folder / self.path.lstrip("/")
-        self.send_response(200 if path.is_file() else 404)
-        self.send_header("Content-Length", str(path.stat().st_size if path.is_file() else 0))
-        self.end_headers()
-
-    def do_GET(self) -> None:
-        path = self._flaky.folder / self.path.lstrip("/")
-        if not path.is_file():
-            self._answer(404)
-            return
-        data, status, told = path.read_bytes(), 200, ""
-        wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-        if wanted:
-            first, last = wanted[1], wanted[2]
-            start = int(first) if first else max(0, len(data) - int(last))
-            stop = min(int(last) + 1, len(data)) if first and last else len(data)
-            told = f"bytes {start}-{stop - 1}/{len(data)}"
-            data, status = data[start:stop], 206
-        fault = self._flaky.fault if self._flaky.is_to_fail(self.path) else ""
-        if fault.isdigit():
-            self._answer(int(fault))
-        elif fault == "hang":
-            self._flaky.is_ending.wait()
-            self.close_connection = True
-        elif fault == "drop":
-            self._drop()
-        elif fault == "cut":
-            self._answer(status, data[: len(data) // 2], told, len(data))
+    def send_part(self, data: bytes) -> None:
+        self._fault = self._flaky.fault if self._flaky.is_to_fail(self.path) else ""
+        if self._fault.isdigit():
+            self.answer(int(self._fault))
+        elif self._fault == "hang":
+            self.stay_silent()
+        elif self._fault == "drop":
             self._drop()
         else:
-            self._answer(status, data[: len(data) // 2] if fault == "short" else data, told)
+            super().send_part(data)
+
+    def answer(self, status: int, body: bytes = b"", part: str = "", size: int = -1) -> None:
+        if self._fault not in ("cut", "short"):
+            super().answer(status, body, part, size)
+            return
+        half = body[: len(body) // 2]
+        super().answer(status, half, part, len(body) if self._fault == "cut" else -1)
+        if self._fault == "cut":
+            self._drop()
 
     def _drop(self) -> None:
         self.wfile.flush()
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)
 
-    def _answer(self, status: int, body: bytes = b"", told: str = "", size: int = -1) -> None:
-        self.send_response(status)
-        if told:
-            self.send_header("Content-Range", told)
-        if status >= 400:
-            self.send_header("Retry-After", "0")
-        self.send_header("Content-Length", str(len(body) if size < 0 else size))
-        self.end_headers()
-        self.wfile.write(body)
-
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Flaky]:
     """Serve the files of a folder."""
     flaky = Flaky(folder)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, flaky))
-    server.daemon_threads = True
+    server = serve(partial(_Handler, flaky))
     flaky.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
     try:
         yield flaky
     finally:
         flaky.is_ending.set()
         server.shutdown()
         server.server_close()
-        thread.join()

@@ -124,22 +124,11 @@ def opened(store: Any, how: str) -> xr.Dataset:
     return xr.open_dataset(store, engine="zarr", consolidated=False, **OPENED[how])
 
 
-def values_of(source: Source, name: str) -> np.ndarray:
-    """Read all values of a variable, chunk by chunk."""
-    variable = source.variables[name]
-    stored = np.empty(variable.shape, variable.stored_dtype)
-    for chunk in np.ndindex(kinds.num_chunks(variable)):
-        spans = (slice(*kinds.span(variable, axis, index)) for axis, index in enumerate(chunk))
-        place = (*spans, ...)
-        kinds.read_into(source, name, chunk, kinds.whole_cut(variable, chunk), stored[place])
-    return stored if variable.packing is None else variable.packing.unpack(stored)
-
-
 def check_values(source: Source, dataset: xr.Dataset, oracle: xr.Dataset) -> None:
     for name, variable in source.variables.items():
         assert variable.dims == oracle[name].dims
         assert variable.dtype == dataset[name].dtype
-        np.testing.assert_array_equal(values_of(source, name), oracle[name].to_numpy())
+        np.testing.assert_array_equal(kinds.read_all(source, name), oracle[name].to_numpy())
 
 
 def is_direct(source: Source) -> list[bool]:

@@ -19,7 +19,7 @@ BUCKET = "bucket"
 KEY, SECRET = "canarykey", "canarysecret"
 
 
-class _Files(SimpleHTTPRequestHandler):
+class Files(SimpleHTTPRequestHandler):
     """Serves files and ranges.
 
     ``/status/403/...`` is answered with that status, and ``/silent/...`` is never answered.
@@ -38,54 +38,70 @@ class _Files(SimpleHTTPRequestHandler):
             super().do_HEAD()
 
     def do_GET(self) -> None:
+        path = Path(self.translate_path(self.path))
         if self._refuses():
             return
-        path = Path(self.translate_path(self.path))
-        wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-        if wanted is None or not path.is_file():
+        if path.is_file():
+            self.send_part(path.read_bytes())
+        else:
             super().do_GET()
+
+    def send_part(self, data: bytes) -> None:
+        """Answer with all bytes of a file, or with the range that is asked for."""
+        wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if wanted is None:
+            self.answer(200, data)
             return
-        data = path.read_bytes()
         first, last = wanted[1], wanted[2]
         start = int(first) if first else max(0, len(data) - int(last))
         stop = min(int(last) + 1, len(data)) if first and last else len(data)
-        if start >= stop:
-            self._answer(416)
-            return
-        self.send_response(206)
-        self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data)}")
-        self.send_header("Content-Length", str(stop - start))
-        self.end_headers()
-        self.wfile.write(data[start:stop])
+        if start < stop:
+            self.answer(206, data[start:stop], f"bytes {start}-{stop - 1}/{len(data)}")
+        else:
+            self.answer(416)
+
+    def stay_silent(self) -> None:
+        """Answer nothing until the server ends."""
+        self.is_ending.wait()
+        self.close_connection = True
 
     def _refuses(self) -> bool:
         if self.path.startswith("/silent/"):
-            self.is_ending.wait()
-            self.close_connection = True
+            self.stay_silent()
             return True
         found = re.match(r"/status/(\d+)/", self.path)
-        if found is None:
-            return False
-        self._answer(int(found[1]))
-        return True
+        if found is not None:
+            self.answer(int(found[1]))
+        return found is not None
 
-    def _answer(self, status: int) -> None:
+    def answer(self, status: int, body: bytes = b"", part: str = "", size: int = -1) -> None:
+        """Send a whole answer, or the beginning of one that should have another size."""
         self.send_response(status)
-        self.send_header("Content-Length", "0")
+        if part:
+            self.send_header("Content-Range", part)
+        if status >= 400:
+            self.send_header("Retry-After", "0")
+        self.send_header("Content-Length", str(len(body) if size < 0 else size))
         self.end_headers()
+        self.wfile.write(body)
+
+
+def serve(handler: Any) -> ThreadingHTTPServer:
+    """Serve on a free port in a thread, until the server is shut down."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    return server
 
 
 @functools.cache
 def http_server() -> tuple[Path, str]:
     """Return a folder, and the URL that serves its files."""
     folder = tempfile.TemporaryDirectory()
-    handler = functools.partial(_Files, directory=folder.name)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    server = serve(functools.partial(Files, directory=folder.name))
 
     def end() -> None:
-        _Files.is_ending.set()
+        Files.is_ending.set()
         server.shutdown()
         server.server_close()
         folder.cleanup()

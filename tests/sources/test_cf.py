@@ -18,7 +18,6 @@ import xloader
 from tests.sources import kinds
 from xloader.errors import UnsupportedDataError
 from xloader.sources.arrays.catalog import coding_of, decoded_dtype
-from xloader.sources.base import Source
 from xloader.sources.open.open_source import open_source
 from xloader.testing import CountingStore, write_store
 
@@ -139,23 +138,6 @@ def test_every_coding_is_xarrays_or_left_to_xarray(
     same(unpack(stored, decoded, dtype), expected.astype(dtype))
 
 
-def values_of(source: Source, name: str) -> np.ndarray:
-    """Read a whole variable chunk by chunk, and unpack it."""
-    variable = source.variables[name]
-    whole = np.empty(variable.shape, variable.stored_dtype)
-    chunks = [int(size) for size in variable.chunks]
-    for chunk in np.ndindex(
-        *(-(-n // size) for n, size in zip(variable.shape, chunks, strict=True))
-    ):
-        place = tuple(
-            slice(i * size, min((i + 1) * size, n))
-            for i, size, n in zip(chunk, chunks, variable.shape, strict=True)
-        )
-        cut = tuple(slice(0, part.stop - part.start) for part in place)
-        kinds.read_into(source, name, chunk, cut, whole[place])
-    return whole if variable.packing is None else variable.packing.unpack(whole)
-
-
 def make_store(dtype: str, attrs: dict[str, Any], fill: Any = 0, **codecs: Any) -> MemoryStore:
     """Make a group with one array ``v`` of every other number from -60 on, with raw attributes."""
     store = MemoryStore()
@@ -197,6 +179,8 @@ STORES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "masked-floats": ("f4", {"_FillValue": "AAAAAAAAJMA="}, {}),
     "v2-masked-floats": ("f4", {}, {"zarr_format": 2, "fill": -10.0}),
     "bool": ("i1", {"dtype": "bool"}, {}),
+    "scale-of-zero": ("i2", {"scale_factor": 0.0, "add_offset": 1.5}, {}),
+    "factors-in-lists": ("i2", {"scale_factor": [0.5], "add_offset": [1.5]}, {}),
 }
 
 
@@ -213,7 +197,7 @@ def test_stores_are_read_packed_and_give_what_xarray_gives(name: str):
     assert "through xarray" not in source.path_of("v")
     expected = xarrays(store)
     assert variable.dtype == expected.dtype
-    same(values_of(source, "v"), expected)
+    same(kinds.read_all(source, "v"), expected)
     # Single samples and the engine each unpack the values that the source gives.
     samples = xloader.open(store, dtype=None).window(y=2, stride=1)
     np.testing.assert_array_equal(samples[3][0], expected[3:5], strict=True)
@@ -240,7 +224,7 @@ def test_options_of_opening_choose_the_values(kwargs: dict[str, Any], dtype: str
     assert variable.dtype == dtype
     assert (variable.packing is None) == (dtype == "i2")
     opening = {k: v for k, v in kwargs.items() if k != "dtype"}
-    same(values_of(source, "v"), xarrays(store, **opening).astype(dtype))
+    same(kinds.read_all(source, "v"), xarrays(store, **opening).astype(dtype))
 
 
 def test_valid_ranges_are_attributes_and_mask_nothing():
@@ -249,7 +233,7 @@ def test_valid_ranges_are_attributes_and_mask_nothing():
     assert source.variables["v"].attrs == {"valid_range": [0, 5], "valid_min": 0}
     expected = xarrays(store)
     assert np.isnan(expected).sum() == 1
-    same(values_of(source, "v"), expected)
+    same(kinds.read_all(source, "v"), expected)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +253,7 @@ def test_what_only_xarray_knows_goes_through_xarray(attrs: dict[str, Any], reaso
         "block by block through xarray, because of its CF decoding"
     )
     assert f"({reason})" in source.path_of("v")
-    same(values_of(source, "v"), xarrays(store, **kwargs))
+    same(kinds.read_all(source, "v"), xarrays(store, **kwargs))
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -290,7 +274,7 @@ def test_an_absent_chunk_is_decoded_like_a_stored_number(zarr_format: int):
     if zarr_format == 2:
         # In Zarr v2, xarray masks the array's own fill value.
         expected = [np.nan, np.nan, np.nan, np.nan, 4.0, -4.0]
-    np.testing.assert_array_equal(values_of(source, "v"), expected)
+    np.testing.assert_array_equal(kinds.read_all(source, "v"), expected)
     np.testing.assert_array_equal(xarrays(store), expected)
 
 
@@ -308,16 +292,6 @@ def test_factors_that_are_not_finite_are_refused_at_open(
             open_source(place)
         assert "mask_and_scale=False" in str(caught.value)
         assert open_source(place, mask_and_scale=False).variables["v"].dtype == np.int16
-
-
-def test_a_scale_of_zero_is_a_number():
-    store = make_store("i2", {"scale_factor": 0.0, "add_offset": 1.5})
-    np.testing.assert_array_equal(values_of(open_source(store), "v"), np.full((6, 10), 1.5, "f4"))
-
-
-def test_factors_in_a_list_of_one():
-    store = make_store("i2", {"scale_factor": [0.5], "add_offset": [1.5]})
-    same(values_of(open_source(store, dtype=None), "v"), xarrays(store))
 
 
 def test_fingerprints_tell_packings_apart():

@@ -252,19 +252,6 @@ def test_codecs_of_objects_are_refused(id_: str):
         check_codecs(array)
 
 
-def test_codecs_of_other_packages_are_allowed():
-    class Theirs(numcodecs.abc.Codec):
-        codec_id = "theirs"
-
-        def encode(self, buf: Any) -> Any:
-            return buf
-
-        def decode(self, buf: Any, out: Any = None) -> Any:
-            return buf
-
-    check_codecs(make(zarr.create_group(MemoryStore(), zarr_format=2), filters=[Theirs()]))
-
-
 def test_a_codec_of_objects_within_a_shard_is_refused():
     store = v3_store([sharding([{"name": "vlen-bytes"}])])
     with pytest.raises(UnsupportedDataError, match=r"array 'a' .*'vlen-bytes'"):

@@ -118,6 +118,8 @@ SWAPPED = TransposeCodec(order=(1, 0))
 V3: dict[str, Case] = {
     "none": Case(),
     "blosc": Case(compressors=of(BloscCodec(cname="zstd", shuffle="shuffle"))),
+    "blosc-lz4-bits": Case(compressors=of(BloscCodec(cname="lz4", shuffle="bitshuffle"))),
+    "blosc-zlib": Case(compressors=of(BloscCodec(cname="zlib", shuffle="noshuffle"))),
     "zstd": Case(compressors=of(ZstdCodec(level=3, checksum=True))),
     "gzip": Case(compressors=of(GzipCodec())),
     "crc32c": Case(compressors=of(Crc32cCodec())),
@@ -168,7 +170,11 @@ V3: dict[str, Case] = {
     "n-packbits": Case(lambda d: [wrapped.PackBits()], of(ZstdCodec()), ("b1",)),
 }
 
-SHARDED = {name: V3[name] for name in V3 if name not in ("n-crc32c", "n-adler32", "n-fletcher32")}
+SHARDED = [
+    *("none", "blosc", "crc32c-all-round", "transpose", "transpose-n-delta"),
+    *("n-crc32-n-zlib", "zlib-n-shuffle", "n-bitround-transpose", "n-packbits"),
+]
+"""Chains whose parts lie before, at and behind the bytes of an inner chunk."""
 
 # Combinations that zarr-python or numcodecs cannot write or read back themselves are left out.
 # numcodecs does not encode bitround of big-endian values. For other filters with big-endian bytes
@@ -256,9 +262,8 @@ def test_v2(name: str, monkeypatch: pytest.MonkeyPatch):
     for number, (dtype, endian) in enumerate(layouts(case)):
         stored = np.dtype(dtype).newbyteorder(endian).str
         keys = {"name": "v2", "separator": "./"[number % 2]}
-        for order in "CF":
-            name = f"{dtype}{ord(endian)}{order}"
-            write(group, name, stored, case, order=order, chunk_key_encoding=keys)
+        order, name = "CF"[number // 2 % 2], f"{dtype}{ord(endian)}"
+        write(group, name, stored, case, order=order, chunk_key_encoding=keys)
     compare(store, monkeypatch)
 
 
@@ -269,7 +274,7 @@ def test_v3(name: str, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("name", SHARDED)
 def test_sharded(name: str, monkeypatch: pytest.MonkeyPatch):
-    write_v3(SHARDED[name], monkeypatch, shards=SHARDS)
+    write_v3(V3[name], monkeypatch, shards=SHARDS)
 
 
 def write_v3(case: Case, monkeypatch: pytest.MonkeyPatch, **kwargs: Any) -> None:

@@ -24,9 +24,9 @@ JOIN_KINDS = {"merged": merged_kind, "viewed": viewed_kind, "repeated": repeated
 KINDS = {**kinds.KINDS, **STORE_KINDS, "concat": concat_kind, **JOIN_KINDS}
 
 
-@pytest.fixture(params=sorted(KINDS))
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
-    return KINDS[request.param](tmp_path, kinds.make_dataset())
+@pytest.fixture(scope="module", params=sorted(KINDS))
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    return KINDS[request.param](tmp_path_factory.mktemp("kind"), kinds.make_dataset())
 
 
 def same(actual: np.ndarray, expected: np.ndarray) -> None:

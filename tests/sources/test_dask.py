@@ -211,7 +211,7 @@ import dask, warnings
 dask.config.set({"array.query-planning": True})
 warnings.simplefilter("ignore")
 import numpy as np
-from tests.sources import lazy_kinds
+from tests.sources import kinds, lazy_kinds
 from xloader.sources.open.open_source import open_source
 
 dataset = lazy_kinds.make_dataset()
@@ -220,7 +220,7 @@ source = open_source(ds + 1)
 assert source.path_of("t").startswith("block by block through xarray: dask")
 reason = f"in a form of dask {dask.__version__} that xloader does not know (a graph of type "
 assert reason in source.path_of("t"), source.path_of("t")
-np.testing.assert_array_equal(lazy_kinds.values_of(source, "t"), dataset["t"][1:] + 1)
+np.testing.assert_array_equal(kinds.read_all(source, "t"), dataset["t"][1:] + 1)
 """
 
 

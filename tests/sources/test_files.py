@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import netCDF4
 import numpy as np
@@ -170,8 +171,31 @@ def test_a_gate_is_left_when_opening_fails() -> None:
         pass
 
 
+Look = Callable[[], Any]
+
+
+@pytest.fixture
+def at_each_opening(monkeypatch: pytest.MonkeyPatch) -> Callable[[Look], list[Any]]:
+    """Make a list of what a function returns at each opening of a file by xarray."""
+
+    def note(look: Look) -> list[Any]:
+        found: list[Any] = []
+        open_dataset = xr.open_dataset
+
+        def looked_at(*args: object, **kwargs: object) -> xr.Dataset:
+            found.append(look())
+            return open_dataset(*args, **kwargs)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(xr, "open_dataset", looked_at)
+        return found
+
+    return note
+
+
 def test_files_are_opened_and_read_behind_the_gate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at_each_opening: Callable[[Look], list[Any]],
 ) -> None:
     watch, gate = Watch(), Gate.of_process()
     reading, opening = gate.reading, gate.opening
@@ -183,14 +207,7 @@ def test_files_are_opened_and_read_behind_the_gate(
 
     monkeypatch.setattr(gate, "reading", lambda: watched("reading"))
     monkeypatch.setattr(gate, "opening", lambda: watched("opening"))
-    opened: list[dict[str, int]] = []
-    open_dataset = xr.open_dataset
-
-    def counted(*args: object, **kwargs: object) -> xr.Dataset:
-        opened.append(dict(watch.now))
-        return open_dataset(*args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(xr, "open_dataset", counted)
+    opened = at_each_opening(lambda: dict(watch.now))
     samples = xloader.concat(write_years(tmp_path)).window(time=3, stride=1)
     with samples.loader(batch_size=4, threads=4, output="numpy") as loader:
         assert sum(len(batch.ids) for batch in loader) == 58
@@ -201,20 +218,15 @@ def test_files_are_opened_and_read_behind_the_gate(
 
 
 def test_nothing_that_xarray_reads_is_read_beside_an_opening(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at_each_opening: Callable[[Look], list[Any]],
 ) -> None:
     """Labels and dask tasks do not pass the gate; xarray's lock protects them."""
     path = tmp_path / "swath.nc"
     lat = (("y", "x"), np.arange(12.0).reshape(3, 4))
     xr.Dataset({"t": (("y", "x"), np.zeros((3, 4)))}, {"lat": lat}).to_netcdf(path)
-    is_held: list[bool] = []
-    open_dataset = xr.open_dataset
-
-    def looked_at(*args: object, **kwargs: object) -> xr.Dataset:
-        is_held.append(is_locked())
-        return open_dataset(*args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(xr, "open_dataset", looked_at)
+    is_held = at_each_opening(is_locked)
     labels = open_source(path).coordinates()["lat"].variable
     assert is_held == [True, True]
     assert not is_locked()
@@ -252,18 +264,11 @@ def test_a_lock_of_files_is_taken_again_by_its_thread_and_not_by_another() -> No
 
 
 def test_the_library_keeps_no_chunks_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, at_each_opening: Callable[[Look], list[Any]]
 ) -> None:
     (path,) = write_years(tmp_path, 1)
     before = netCDF4.get_chunk_cache()
-    sizes: list[int] = []
-    open_dataset = xr.open_dataset
-
-    def looked_at(*args: object, **kwargs: object) -> xr.Dataset:
-        sizes.append(netCDF4.get_chunk_cache()[0])
-        return open_dataset(*args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(xr, "open_dataset", looked_at)
+    sizes = at_each_opening(lambda: netCDF4.get_chunk_cache()[0])
     source = open_source(path)
     out = np.empty((10, 4), "f4")
     assert kinds.read_into(source, "t", (0, 0), (slice(None), slice(None)), out)

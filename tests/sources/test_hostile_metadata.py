@@ -42,14 +42,6 @@ def test_chunks_that_are_too_large(tmp_path: Path, zarr_format: int, size: int) 
         xloader.open(path)
 
 
-def test_an_array_that_is_too_large(tmp_path: Path) -> None:
-    path = tmp_path / "a.zarr"
-    write_store(DATASET, {"t": (4, 3)}, path)
-    change(path / "t/zarr.json", shape=[2**61, 3])
-    with pytest.raises(UnsupportedDataError, match=r"array 't' is too large. Given: shape .*To me"):
-        xloader.open(path)
-
-
 def test_a_chunk_far_larger_than_its_array_is_a_matter_of_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.zarr"
     write_store(DATASET, {"t": (4, 3)}, path)
@@ -59,14 +51,23 @@ def test_a_chunk_far_larger_than_its_array_is_a_matter_of_memory(tmp_path: Path)
         samples.loader(output="numpy")
 
 
-def test_shards_of_too_many_chunks(tmp_path: Path) -> None:
-    path = tmp_path / "a.zarr"
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"shape": [2**61, 3]}, "array 't' is too large. Given: shape .*To mend"),
+        (
+            {"chunk_grid": regular(4 * 10**8 + 4, 3)},
+            "array 't' has shards with too many chunks. Given: .*Allowed: up to 100000000 chunks",
+        ),
+    ],
+    ids=["array", "shards"],
+)
+def test_what_else_is_too_large(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
     encoding = {"t": {"shards": {"shape": (8, 3), "index_location": "start"}}}
-    write_store(DATASET, {"t": (4, 3)}, path, encoding=encoding)
-    change(path / "t/zarr.json", chunk_grid=regular(4 * 10**8 + 4, 3))
-    told = "array 't' has shards with too many chunks. Given: .*Allowed: up to 100000000 chunks"
+    write_store(DATASET, {"t": (4, 3)}, tmp_path / "a.zarr", encoding=encoding)
+    change(tmp_path / "a.zarr/t/zarr.json", **changes)
     with pytest.raises(UnsupportedDataError, match=told):
-        xloader.open(path)
+        xloader.open(tmp_path / "a.zarr")
 
 
 def test_sizes_that_repeat_without_end() -> None:

@@ -22,7 +22,7 @@ from xloader.errors import (
     UnknownNameError,
     UnsupportedDataError,
 )
-from xloader.sources.arrays.xarray_source import XarraySource, default_blocks
+from xloader.sources.arrays.xarray_source import XarraySource
 from xloader.sources.open.open_source import open_source
 from xloader.sources.stores.redaction import safe_name
 from xloader.sources.zarr.zarr_source import ZarrSource
@@ -40,12 +40,6 @@ def test_a_directory_without_a_store(tmp_path: Path):
     with pytest.raises(SourceNotFoundError, match="no Zarr group") as caught:
         open_source(tmp_path)
     assert str(tmp_path) in str(caught.value)
-
-
-def test_a_group_that_is_not_there(tmp_path: Path):
-    opened = kinds.KINDS["zarr-direct-local"](tmp_path, kinds.make_dataset())
-    with pytest.raises(SourceNotFoundError, match="'deep'"):
-        open_source(opened.source.name, group="deep")
 
 
 def test_a_single_array_and_arrays_without_dims(tmp_path: Path):
@@ -132,8 +126,10 @@ def test_a_zip_file_with_a_folder_around_the_store(tmp_path: Path):
         (b"\x89HDF\r\n\x1a\n but no more", 'engine="h5netcdf", and phony_dims="access"'),
         (b"MATLAB".ljust(512) + b"\x89HDF\r\n\x1a\n", 'engine="h5netcdf"'),
         (b'{"type": "FeatureCollection"}', "check the file, pass engine="),
+        (b"no dataset here", "cannot open this file"),
+        (b"CDF\x01\x00", "cannot open this file"),
     ],
-    ids=["references", "references of version 0", "HDF5", "MATLAB", "other JSON"],
+    ids=["references", "references of version 0", "HDF5", "MATLAB", "JSON", "text", "cut netCDF"],
 )
 def test_a_file_that_cannot_be_opened_is_known_by_its_begin(
     tmp_path: Path, content: bytes, told: str
@@ -154,15 +150,6 @@ def test_an_hdf5_file_that_netcdf4_cannot_open_names_the_other_engine(tmp_path: 
 def test_a_file_that_is_not_there_behind_a_url():
     with pytest.raises(SourceNotFoundError, match=r"no such file.*memory://nothing\.nc"):
         open_source("memory://nothing.nc", engine="h5netcdf")
-
-
-def test_a_file_that_is_no_dataset(tmp_path: Path):
-    (tmp_path / "notes.txt").write_text("no dataset here")
-    with pytest.raises(UnsupportedDataError, match="cannot open this file"):
-        open_source(tmp_path / "notes.txt")
-    (tmp_path / "cut.nc").write_bytes(b"CDF\x01\x00")
-    with pytest.raises(UnsupportedDataError, match="cannot open this file"):
-        open_source(tmp_path / "cut.nc")
 
 
 def test_no_source_at_all():
@@ -331,24 +318,6 @@ def test_fingerprint_tells_blocks_dtypes_and_files_apart():
     assert open_source(dataset).fingerprint == named
 
 
-def test_dask_blocks_are_computed_once_and_on_this_thread():
-    import threading
-
-    import dask.array
-
-    calls = []
-
-    def block(info=None):
-        calls.append(threading.get_ident())
-        return np.ones((2, 3))
-
-    array = dask.array.map_blocks(block, chunks=((2, 2), (3,)), dtype="f8", meta=np.empty((0, 0)))
-    source = open_source(xr.Dataset({"a": (("x", "y"), array)}))
-    calls.clear()
-    kinds.read(source, "a", (1, 0), (slice(0, 2), np.array([0, 2])))
-    assert calls == [threading.get_ident()]
-
-
 def test_empty_dimension():
     source = open_source(xr.Dataset({"a": (("x", "y"), np.zeros((0, 5)))}))
     assert source.variables["a"].shape == (0, 5)
@@ -384,7 +353,3 @@ def test_real_files(data_folder: Path, tmp_path: Path, name: str):
         np.testing.assert_array_equal(
             kinds.read_all(direct, variable), dataset[variable].values, strict=True
         )
-
-
-def test_arrays_in_memory_are_cut_into_blocks_along_their_first_dimension() -> None:
-    assert default_blocks((1000, 180, 360), 4) == (16, 180, 360)

@@ -27,24 +27,6 @@ def test_opened_once_by_many_threads():
     assert len(handles) == len(opened) == 1
 
 
-def test_refused_in_a_child_only_if_opened_before(monkeypatch: pytest.MonkeyPatch):
-    early, late = PerProcess(list, "a file"), PerProcess(list, "a file")
-    early.get()
-    in_a_child(monkeypatch)
-    with pytest.raises(ForkError, match="a file was opened before this process was forked"):
-        early.get()
-    assert late.get() == []
-    assert pickle.loads(pickle.dumps(early)).get() == []
-
-
-def test_memory_is_carried_over_a_fork(monkeypatch: pytest.MonkeyPatch):
-    handle = PerProcess(list, "an array", is_forkable=True)
-    copy = pickle.loads(pickle.dumps(handle))
-    assert handle.get() is not copy.get()
-    in_a_child(monkeypatch)
-    assert handle.get() == copy.get() == []
-
-
 def test_a_lock_held_while_forking_does_not_hang_the_child(monkeypatch: pytest.MonkeyPatch):
     handle = PerProcess(list, "a file")
     begun, is_forked = threading.Event(), threading.Event()

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
-import hypothesis
 import numpy as np
 import pytest
 import xarray as xr
-import zarr
 from zarr.abc.store import RangeByteRequest, Store
 from zarr.buffer import default_buffer_prototype
 from zarr.storage import LocalStore, MemoryStore
@@ -25,9 +20,6 @@ from xloader.testing import (
     FaultyStore,
     LatencyStore,
     SourceRecorder,
-    datasets,
-    garble,
-    truncate,
     write_store,
 )
 
@@ -95,24 +87,11 @@ def test_absent_keys_count_and_metadata_does_not(store: CountingStore):
     assert store.metadata_reads == {"a/zarr.json": 1, "zarr.json": 1}
 
 
-def test_zarr_itself_counts(store: CountingStore):
-    array = zarr.open_group(store, mode="r")["a"]
-    array[:]
-    array[:2]
-    assert store.reads == {"a/c/0": 2, "a/c/1": 1, "a/c/2": 1}
-
-
 def test_get_sync_is_there_where_it_was():
     assert is_synchronous(CountingStore(MemoryStore()))
     slow = LatencyStore(MemoryStore(), 0.0)
     assert not is_synchronous(slow)
     assert not is_synchronous(CountingStore(slow))
-
-
-def test_threads_lose_no_count(store: CountingStore):
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: store.get_sync(KEY), range(400)))
-    assert store.reads == {KEY: 400}
 
 
 def test_wrappers_pickle(tmp_path):
@@ -141,34 +120,6 @@ def test_faults_come_by_every_way_and_heal(store: CountingStore, way: str):
     assert faulty.num_faults == 2
 
 
-@pytest.fixture
-def quick_switches() -> Iterator[None]:
-    """Switch threads as often as possible, so that a race shows soon."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
-
-
-@pytest.mark.usefixtures("quick_switches")
-def test_a_key_heals_after_so_many_faults_however_many_threads_ask(store: CountingStore):
-    for _ in range(20):
-        faulty = FaultyStore(store, {KEY: None}, times=50)
-        with ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(lambda _, faulty=faulty: faulty.get_sync(KEY), range(200)))
-        assert (answers.count(None), faulty.num_faults) == (50, 50)
-
-
-def test_damage_changes_the_bytes(store: CountingStore):
-    stored = store.get_sync(KEY).to_bytes()
-    cut = FaultyStore(store, {KEY: truncate}).get_sync(KEY).to_bytes()
-    assert cut == stored[: len(stored) // 2]
-    wrong = FaultyStore(store, {KEY: garble}).get_sync(KEY).to_bytes()
-    assert len(wrong) == len(stored)
-    assert all(a != b for a, b in zip(wrong, stored, strict=True))
-    assert FaultyStore(store, {"other": None}).get_sync(KEY).to_bytes() == stored
-
-
 def test_latency_waits_before_every_request(monkeypatch: pytest.MonkeyPatch, store: CountingStore):
     waits = []
 
@@ -194,23 +145,3 @@ def test_recorder_records_chunks_and_bytes_in_flight():
     assert "dask" in source.path_of("flag")
     source.reset()
     assert source.num_reads == source.peak_in_flight_nbytes == 0
-
-
-@hypothesis.given(datasets())
-def test_drawn_datasets_are_read_back_once_a_chunk(drawn):
-    dataset, chunks = drawn
-    store = CountingStore(write_store(dataset, chunks))
-    source = open_source(store)
-    store.reset()
-    seen = []
-    for name, variable in source.variables.items():
-        assert variable.chunks == chunks[name]
-        values = kinds.read_all(source, name)
-        np.testing.assert_array_equal(values, dataset[name].values, strict=True)
-        seen.append(values.ravel())
-    every = np.concatenate([values.astype("i8") for values in seen])
-    assert len(np.unique(every)) == len(every)
-    assert store.num_reads == sum(
-        np.prod(kinds.num_chunks(variable)) for variable in source.variables.values()
-    )
-    assert set(store.reads.values()) == {1}

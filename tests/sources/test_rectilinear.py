@@ -1,9 +1,8 @@
-"""Chunks of several sizes along a dimension are read directly, here and in other processes."""
+"""Chunks of several sizes along a dimension are read directly."""
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import xarray as xr
 import zarr
 from packaging.version import Version
-from zarr.storage import LocalStore, MemoryStore
+from zarr.storage import LocalStore
 
 import xloader
 from tests.sources import kinds
@@ -73,15 +72,6 @@ def test_chunks_are_read_directly_whatever_the_setting_says(
 
 
 @has_rectilinear
-def test_values_are_those_of_zarr(dataset: xr.Dataset, tmp_path: Path):
-    path = write(dataset, tmp_path / "a.zarr")
-    with zarr.config.set({SETTING: True}):
-        arrays = {name: zarr.open_array(path / name, mode="r")[...] for name in ("t", "u")}
-    for name, values in arrays.items():
-        np.testing.assert_array_equal(kinds.read_all(open_source(path), name), values)
-
-
-@has_rectilinear
 @pytest.mark.parametrize("window", [1, 3, 12])
 def test_predicted_reads_are_counted_reads(dataset: xr.Dataset, tmp_path: Path, window: int):
     store = CountingStore(LocalStore(write(dataset, tmp_path / "a.zarr"), read_only=True))
@@ -93,42 +83,6 @@ def test_predicted_reads_are_counted_reads(dataset: xr.Dataset, tmp_path: Path, 
             ids = check_epoch(loader, dataset, window)
             assert sorted(ids) == list(range(len(samples)))
             assert loader.report().num_reads == expected.num_reads
-
-
-@has_rectilinear
-def test_windows_that_straddle_edges_read_each_chunk_once(dataset: xr.Dataset, tmp_path: Path):
-    store = CountingStore(LocalStore(write(dataset, tmp_path / "a.zarr"), read_only=True))
-    samples = xloader.open(store, variables=["t"]).window(time=4, stride=1)
-    with samples.loader(batch_size=4, memory="1MiB", output="numpy", shuffle=True) as loader:
-        store.reset()
-        assert sorted(int(i) for batch in loader for i in batch.ids) == list(range(37))
-    assert store.reads == {f"t/c/{i}/{j}": 1 for i in range(len(EDGES)) for j in range(2)}
-
-
-def read_of_rank(path: Path, rank: int, log: Path, told: Any) -> None:
-    store = CountingStore(LocalStore(path, read_only=True), log=log)
-    samples = xloader.open(store, variables=["t"]).window(time=3, stride=1)
-    options = {"batch_size": 2, "memory": "64KiB", "output": "numpy", "shuffle": True}
-    with samples.loader(world=xloader.World(rank, 2), **options) as loader:
-        num_reads = loader.explain().num_reads
-        told.put(([int(i) for b in loader for i in b.ids[~b.is_padding]], num_reads))
-
-
-@has_rectilinear
-def test_two_processes_share_the_chunks(dataset: xr.Dataset, tmp_path: Path):
-    path, log = write(dataset, tmp_path / "a.zarr"), tmp_path / "reads"
-    context = multiprocessing.get_context("spawn")
-    told = context.Queue()
-    args = [(path, rank, log, told) for rank in range(2)]
-    ranks = [context.Process(target=read_of_rank, args=given) for given in args]
-    for rank in ranks:
-        rank.start()
-    answers = [told.get() for _ in ranks]
-    for rank in ranks:
-        rank.join()
-    assert sorted(i for ids, _ in answers for i in ids) == list(range(38))
-    counted = CountingStore(MemoryStore(), log=log).num_reads
-    assert counted == sum(num_reads for _, num_reads in answers)
 
 
 @has_rectilinear

@@ -20,7 +20,7 @@ from tests.sources.concat_kinds import concat_kind
 from tests.sources.kinds import Opened
 from tests.sources.store_kinds import STORE_KINDS
 from xloader.compiled.library import load_library
-from xloader.errors import ChunkError, MissingChunkError, StoreChangedError
+from xloader.errors import ChunkError, MissingChunkError
 from xloader.sources.base import Fetched, Read, Source
 from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import fetched_chunks, object_readers, shards
@@ -282,16 +282,6 @@ def test_a_file_that_comes_in_pieces_is_read_whole(tmp_path: Path, monkeypatch: 
     monkeypatch.undo()
     monkeypatch.delattr("os.preadv", raising=False)
     assert files.get_last("chunk", 4).tobytes() == b"6789"
-
-
-def test_a_folder_that_is_gone_holds_no_fill_values(tmp_path: Path):
-    dataset = kinds.numeric(kinds.make_dataset())[["t"]]
-    write_store(dataset, {"t": kinds.CHUNKS["t"]}, tmp_path / "a.zarr")
-    source = open_source(tmp_path / "a.zarr", on_missing="fill")
-    kinds.read(source, "t", (0, 0, 0))
-    (tmp_path / "a.zarr").rename(tmp_path / "b.zarr")
-    with pytest.raises(StoreChangedError, match="variable 't' is gone"):
-        kinds.read(source, "t", (0, 0, 0))
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,6 @@ from xloader import Batch
 from xloader.errors import UnsupportedDataError
 from xloader.loader.batches.row_list import Rows
 from xloader.tensors.collate import collate
-from xloader.tensors.convert import tensor_maker
-from xloader.torch.sampler_passes import FirstId, step_tag_of
 
 
 def make_batch(first: int = 0) -> Batch:
@@ -117,17 +115,3 @@ def test_batches_come_whole_from_workers() -> None:
         next(batches)
     # In this process, unlike in a worker, a tensor may be on a device.
     assert collate(_Batches()[3]).x.device.type == "meta"
-
-
-def test_a_tensor_shares_the_memory_of_its_array() -> None:
-    array = np.zeros(3)
-    tensor = tensor_maker()(array)
-    array[0] = 7
-    assert tensor.tolist() == [7.0, 0.0, 0.0]
-
-
-def test_the_first_id_of_a_step_is_used_as_any_whole_number() -> None:
-    first = FirstId(2)
-    assert isinstance(first, int)
-    assert (first, [10, 20, 30][first]) == (2, 30)
-    assert step_tag_of([3, 1, 2]) is None

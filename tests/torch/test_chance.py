@@ -17,7 +17,6 @@ from xloader.transforms.rng import Rng
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
 ]
 
@@ -75,11 +74,13 @@ def test_functions_on_samples_know_a_sample_that_comes_again() -> None:
         == expected
     )
     assert epoch_of(batch_size=8, seed=1) != expected
-    batches = data_loader(
-        samples,
-        batch_size=8,
-        num_workers=0,
-        memory="1MiB",
-        transform=lambda x: np.random.random(),  # noqa: NPY002
-    )
-    assert told(batches) == expected
+    for num_workers in (0, 2):
+        batches = data_loader(
+            samples,
+            batch_size=8,
+            num_workers=num_workers,
+            memory="1MiB",
+            transform=lambda x: np.random.random(),  # noqa: NPY002
+            multiprocessing_context="fork" if num_workers else None,
+        )
+        assert told(batches) == expected

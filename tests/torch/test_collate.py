@@ -57,15 +57,6 @@ def test_rows_are_views_of_the_batch() -> None:
     assert rows.is_padding is batch.is_padding
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_torch_collates_rows_as_they_are(dtype: str) -> None:
-    arrays = [np.arange(6).reshape(3, 2).astype(dtype), np.arange(3).astype(dtype)]
-    tensors = default_collate(Rows(Batch(arrays, ["x", "y"], np.arange(3))))
-    for tensor, array in zip(tensors, arrays, strict=True):
-        np.testing.assert_array_equal(tensor.numpy(), array, strict=True)
-        assert not np.shares_memory(tensor.numpy(), array)
-
-
 def test_rows_pickle_as_their_batch() -> None:
     num_samples = 1000
     batch = Batch([np.zeros((num_samples, 2), np.uint8)], ["x"], np.arange(num_samples))

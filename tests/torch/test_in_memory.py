@@ -9,12 +9,7 @@ import pytest
 import torch
 import xarray as xr
 from torch.utils.data import (
-    ConcatDataset,
-    DataLoader,
-    Subset,
     TensorDataset,
-    WeightedRandomSampler,
-    random_split,
 )
 
 import xloader
@@ -65,21 +60,6 @@ def test_selected_and_mapped_samples() -> None:
     inputs, targets = tensor_dataset(samples, "1MiB").tensors
     np.testing.assert_array_equal(inputs.numpy(), samples[[0, 1, 2]].inputs)
     assert targets.ravel().tolist() == [17, 9, 9]
-
-
-def test_torch_combines_and_splits_it() -> None:
-    one, other = make_samples(), make_samples().select(slice(5))
-    both = ConcatDataset([tensor_dataset(one, "1MiB"), tensor_dataset(other, "1MiB")])
-    assert len(both) == 25
-    np.testing.assert_array_equal(both[22][0].numpy(), other[2][0])
-    generator = torch.Generator().manual_seed(0)
-    parts = random_split(both, [0.8, 0.2], generator=generator)
-    assert sorted(i for part in parts for i in part.indices) == list(range(25))
-    batches = list(DataLoader(Subset(both, [3, 24, 0]), batch_size=2))
-    assert [targets.ravel().tolist() for _, targets in batches] == [[9, 11], [3]]
-    sampler = WeightedRandomSampler([0.0] * 24 + [1.0], 6)
-    (batch,) = DataLoader(both, batch_size=6, sampler=sampler)
-    assert batch[1].ravel().tolist() == [11] * 6
 
 
 def test_what_does_not_fit_is_refused_before_it_is_read() -> None:

@@ -20,7 +20,6 @@ from xloader.torch import IterableDataset, MapDataset, PadCollate, collate, data
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.WorkersWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
 ]
@@ -89,14 +88,6 @@ def test_every_door(samples: Samples, num_workers: int) -> None:
         assert sum(batch.num_samples for batch in batches) == len(samples)
         for batch in batches:
             check(batch, samples)
-
-
-def test_workers_that_are_spawned(samples: Samples) -> None:
-    loader = data_loader(
-        samples.mean("lat"), batch_size=8, num_workers=1, multiprocessing_context="spawn"
-    )
-    for batch in loader:
-        check(batch, samples.mean("lat"))
 
 
 def test_random_numbers_of_workers(samples: Samples) -> None:

@@ -9,11 +9,19 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from tests.torch.test_doors import MEMORY, dataset, folder, ids_of, pytestmark, samples_of
+from tests.torch.waves import MEMORY, ids_of, samples_of, write_waves
 from xloader.errors import EpochWarning
 from xloader.torch import IterableDataset, data_loader
 
-__all__ = ["dataset", "folder", "pytestmark"]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_waves(tmp_path_factory.mktemp("stores") / "waves.zarr", 480)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

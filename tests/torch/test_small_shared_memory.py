@@ -21,10 +21,7 @@ from xloader.errors import WorkersError
 from xloader.testing import write_store
 from xloader.torch import worker_setup
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 PROGRAM = "tests.torch.small_shared_memory"
 

@@ -12,6 +12,7 @@ import xarray as xr
 from zarr.storage import LocalStore
 
 import xloader
+from tests.torch.waves import MEMORY, contents, through_json
 from xloader import Samples
 from xloader.errors import StateError
 from xloader.loader.ranks.state import sign
@@ -22,13 +23,11 @@ stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
     # torchdata causes this warning.
     pytest.mark.filterwarnings("ignore:.set_vital. is deprecated"),
 ]
 
-MEMORY = "200KiB"
 EPOCH = 3
 
 
@@ -50,16 +49,8 @@ def samples_of(source: object) -> Samples:
     return xloader.open(source).window(time=1)
 
 
-def map_loader(
-    samples: Samples, num_workers: int, memory: str = MEMORY, *, is_lasting: bool = False
-) -> Any:
-    sampler = ChunkSampler(
-        samples,
-        batch_size=16,
-        num_workers=num_workers,
-        memory=memory,
-        persistent_workers=is_lasting,
-    )
+def map_loader(samples: Samples, num_workers: int) -> Any:
+    sampler = ChunkSampler(samples, batch_size=16, num_workers=num_workers, memory=MEMORY)
     return stateful.StatefulDataLoader(
         MapDataset(samples),
         batch_size=16,
@@ -67,7 +58,6 @@ def map_loader(
         num_workers=num_workers,
         collate_fn=collate,
         multiprocessing_context="fork" if num_workers else None,
-        persistent_workers=is_lasting,
     )
 
 
@@ -88,14 +78,6 @@ def place_of(loader: Any) -> Any:
     """Return the object whose epoch is set: the sampler, or the dataset."""
     dataset = loader.dataset
     return dataset if isinstance(dataset, IterableDataset) else loader.sampler
-
-
-def contents(batch: Any) -> list[Any]:
-    return [batch.ids.tolist(), *(np.asarray(a).tobytes() for a in batch)]
-
-
-def through_json(state: Any) -> Any:
-    return json.loads(json.dumps(state))
 
 
 def ours_in(state: Any) -> list[Any]:
@@ -122,7 +104,11 @@ def test_the_rest_comes_and_nothing_else_is_read(
     place_of(first).set_epoch(EPOCH + 1)
     after = [contents(batch) for batch in first]
     assert len(whole) == len(after) == 16
-    for step in (0, 5, 15, 16):
+    assert ours_in(states[5])
+    # torchdata's own state, and one of xloader's, or one for each worker of a stream.
+    num_states = num_workers if kind == "stream" and num_workers else 1
+    assert len(json.dumps(states[5])) < 1000 + 2048 * num_states
+    for step in (5, 16) if num_workers else (0, 5, 15, 16):
         other = MADE[kind](samples, num_workers)
         other.load_state_dict(states[step])
         store.reset()
@@ -136,23 +122,6 @@ def test_the_rest_comes_and_nothing_else_is_read(
         else:
             other.dataset.set_epoch(EPOCH + 1)
         assert [contents(batch) for batch in other] == after
-
-
-def test_what_workers_keep_of_a_remainder_is_told(store: CountingStore) -> None:
-    def made() -> Any:
-        return map_loader(samples_of(store), 2, "8MiB", is_lasting=True)
-
-    loader = made()
-    for _, _ in zip(range(5), loader, strict=False):
-        pass
-    other = made()
-    other.load_state_dict(loader.state_dict())
-    assert len(list(other)) == 11
-    # After the resume the second worker was the first to continue. Now each has its own part again.
-    expected = other.sampler.explain()
-    store.reset()
-    assert len(list(other)) == 16
-    assert store.num_reads == expected.num_reads
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -177,19 +146,6 @@ def test_stopping_often_and_between_epochs(folder: Path, kind: str, num_workers:
             assert next(batches, None) is None
         state = through_json(loader.state_dict())
     assert found == expected
-
-
-def test_states_are_small(folder: Path) -> None:
-    for kind in MADE:
-        for num_workers in (0, 2):
-            loader = MADE[kind](samples_of(folder), num_workers)
-            next(iter(loader))
-            state = loader.state_dict()
-            text = json.dumps(state)
-            assert through_json(ours_in(state)) == ours_in(state) != []
-            # torchdata's own state, and one of xloader's, or one for each worker of a stream.
-            num_states = num_workers if kind == "stream" and num_workers else 1
-            assert len(text) < 1000 + 2048 * num_states
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

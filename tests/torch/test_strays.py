@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import xarray as xr
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset
 from zarr.storage import LocalStore
 
 import xloader
+from tests.torch.waves import write_times
 from xloader import Samples
 from xloader.errors import CorruptChunkError, RanksError, WorkersWarning
 from xloader.loader.batches.row_list import Rows
 from xloader.samples import describe
-from xloader.testing import CountingStore, write_store
+from xloader.testing import CountingStore
 from xloader.torch import (
     ChunkSampler,
     IterableDataset,
@@ -33,21 +33,14 @@ from xloader.torch import (
     data_loader,
 )
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 MEMORY = "64KiB"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # The value at each time is the sample's id.
-    values = np.repeat(np.arange(240.0), 12).reshape(240, 3, 4)
-    path = tmp_path_factory.mktemp("stores") / "times.zarr"
-    write_store(xr.Dataset({"t": (("time", "y", "x"), values)}), {"t": (16, 3, 4)}, path)
-    return path
+    return write_times(tmp_path_factory.mktemp("stores") / "times.zarr")
 
 
 @pytest.fixture
@@ -82,14 +75,6 @@ def test_a_sampler_beside_two_datasets(samples: Samples) -> None:
     with pytest.warns(WorkersWarning, match=r"batches of 1, .* planned 16"):
         pairs = [pair for left, right in loader for pair in zip(left, right, strict=True)]
     assert sorted(pairs) == [(i, 239 - i) for i in range(240)]
-
-
-def test_ids_one_by_one_warn(samples: Samples) -> None:
-    sampler = ChunkSampler(samples, 16, memory=MEMORY)
-    loader = DataLoader(MapDataset(samples, MEMORY), batch_size=None, sampler=sampler)
-    with pytest.warns(WorkersWarning, match=r"batches of 1, .* planned 16") as caught:
-        assert sorted(int(sample[0].flatten()[0]) for sample in loader) == list(range(240))
-    assert len(caught) == 1
 
 
 @pytest.mark.parametrize("kind", ["samples", "a subset", "ids in lists"])

@@ -15,19 +15,22 @@ import numpy as np, xarray as xr, xloader
 from xloader.torch import data_loader
 
 ds = xr.Dataset({"t": (("time", "x"), np.zeros((64, 4), np.float32))})
-loader = data_loader(
-    xloader.open(ds).window(time=1),
-    batch_size=8, num_workers=1, memory="4MiB", multiprocessing_context=sys.argv[1],
-)
+loaders = [
+    data_loader(
+        xloader.open(ds).window(time=1),
+        batch_size=8, num_workers=1, memory="4MiB", multiprocessing_context=context,
+    )
+    for context in sys.argv[1:]
+]
 """
-UNGUARDED = "print(len(list(loader)), 'batches')\n"
+UNGUARDED = "print([len(list(loader)) for loader in loaders], 'batches')\n"
 GUARDED = "if __name__ == '__main__':\n    " + UNGUARDED
 
 
-def run(folder: Path, text: str, context: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, text: str, *contexts: str) -> subprocess.CompletedProcess[str]:
     script = folder / "train.py"
     script.write_text(MADE + text)
-    command = [sys.executable, str(script), context]
+    command = [sys.executable, str(script), *contexts]
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ})
 
 
@@ -44,9 +47,8 @@ def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path, context: str) ->
     )
 
 
-@pytest.mark.parametrize("context", ["spawn", "forkserver"])
-def test_a_loader_may_be_made_above_the_guard(tmp_path: Path, context: str) -> None:
+def test_a_loader_may_be_made_above_the_guard(tmp_path: Path) -> None:
     """Workers import the script and make the loader too, but do not iterate over it."""
-    ended = run(tmp_path, GUARDED, context)
+    ended = run(tmp_path, GUARDED, "spawn", "forkserver")
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == "8 batches\n"
+    assert ended.stdout == "[8, 8] batches\n"

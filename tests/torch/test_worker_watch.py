@@ -16,19 +16,15 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-import xarray as xr
 from torch.utils.data import ConcatDataset, DataLoader
 
 import xloader
 from tests.hanging import make_samples as hanging_samples
+from tests.torch.waves import write_times
 from xloader import Samples
-from xloader.testing import write_store
 from xloader.torch import IterableDataset, MapDataset, data_loader
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-    pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
 SECONDS = 20.0
 """Seconds that processes may take to end. On an idle machine they take less than one."""
@@ -68,10 +64,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    values = np.arange(240.0).repeat(12).reshape(240, 3, 4)
-    path = tmp_path_factory.mktemp("stores") / "times.zarr"
-    write_store(xr.Dataset({"t": (("time", "y", "x"), values)}), {"t": (16, 3, 4)}, path)
-    return path
+    return write_times(tmp_path_factory.mktemp("stores") / "times.zarr")
 
 
 @pytest.fixture

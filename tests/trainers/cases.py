@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,6 @@ from xloader import Samples
 from xloader.loader.loader import Loader
 from xloader.testing import write_store
 
-ROOT = Path(__file__).resolve().parents[2]
 GLOBAL_BATCH = 8
 NUM_SAMPLES = 45
 """Not a multiple of the batch size, so that ranks have padding at the end of an epoch."""
@@ -61,6 +57,12 @@ def all_rows(store: Any, num_epochs: int) -> list[Row]:
     return found
 
 
+def inputs_of(store: Any, dtype: Any, num_epochs: int = 1) -> list[Any]:
+    """Return the inputs of all batches of a single process, as a trainer casts them."""
+    loader = make_loader(store)
+    return [batch.inputs.to(dtype) for _ in range(num_epochs) for batch in loader]
+
+
 def note(folder: Path, rank: int, found: Any) -> None:
     """Write a rank's results to the file that `read_ranks` reads."""
     (folder / f"rank-{rank}.json").write_text(json.dumps(found))
@@ -78,30 +80,3 @@ def together(ranks: Sequence[Sequence[Row]]) -> list[Row]:
         (epoch,) = {epoch for epoch, _ in rows}
         found.append((epoch, [i for _, ids in rows for i in ids]))
     return found
-
-
-def run_ranks(world_size: int, script: str, *arguments: object) -> None:
-    """Run a script in this folder under the agent of torchrun."""
-    path = ROOT / "tests" / "trainers" / script
-    run_python("-m", "tests.trainers.ranks", world_size, path, *arguments)
-
-
-def plain_environ() -> dict[str, str]:
-    """The environment of a new process, without the variables that a trainer left in this one."""
-    launchers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
-    environ = {name: value for name, value in os.environ.items() if name not in launchers}
-    return environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-
-
-def run_python(*arguments: object, folder: Path | None = None) -> None:
-    """Run this interpreter in a plain environment."""
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        env=plain_environ(),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

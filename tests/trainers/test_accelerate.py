@@ -13,9 +13,9 @@ from tests.trainers.cases import (
     make_store,
     read_ranks,
     row,
-    run_ranks,
     together,
 )
+from tests.trainers.ranks import run_script
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = [
@@ -26,7 +26,7 @@ pytestmark = [
 
 def test_two_ranks_and_then_one(tmp_path: Path) -> None:
     store = make_store(tmp_path / "a.zarr")
-    run_ranks(2, "accelerated.py", store, tmp_path)
+    run_script("accelerated.py", store, tmp_path, num_ranks=2)
     rows, again, untouched = zip(*read_ranks(tmp_path, 2), strict=True)
     assert untouched == (True, True)
     whole = all_rows(store, 2)

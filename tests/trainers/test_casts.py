@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainers.cases import ROOT, make_loader, make_store, read_ranks, run_python, run_ranks
+from tests.trainers.cases import inputs_of, make_loader, make_store, read_ranks
+from tests.trainers.ranks import run_script
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
 ]
 
 
@@ -27,34 +26,6 @@ def needs(name: str) -> pytest.MarkDecorator:
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     return make_store(tmp_path / "a.zarr")
-
-
-def inputs_of(store: Path, dtype: Any, num_epochs: int = 1) -> list[Any]:
-    loader = make_loader(store)
-    return [batch.inputs.to(dtype) for _ in range(num_epochs) for batch in loader]
-
-
-@needs("lightning")
-@pytest.mark.parametrize(
-    ("precision", "dtype"),
-    [("bf16-true", "bfloat16"), ("16-true", "float16"), ("64-true", "float64")],
-)
-def test_lightning_casts_batches(precision: str, dtype: str, tmp_path: Path, store: Path) -> None:
-    from tests.trainers.lightning_cases import Net, make_trainer
-
-    class Recorder(Net):
-        def training_step(self, batch: Any, _: int) -> Any:
-            seen.append(batch.inputs)
-            assert batch.is_padding is None
-            return (self.linear(batch.inputs) - batch.targets).square().mean()
-
-    wanted = inputs_of(store, getattr(torch, dtype), 2)
-    for load, expected in ((None, wanted), (tmp_path / "8.ckpt", wanted[8:])):
-        seen: list[Any] = []
-        trainer = make_trainer(tmp_path, precision=precision)
-        trainer.fit(Recorder(), make_loader(store), ckpt_path=load, weights_only=True)
-        assert len(seen) == len(expected)
-        assert all(map(torch.equal, seen, expected))
 
 
 @needs("ignite")
@@ -76,7 +47,7 @@ def test_ignite_moves_batches(store: Path) -> None:
 
 
 def test_fsdp_casts_batches(store: Path, tmp_path: Path) -> None:
-    run_ranks(1, "sharded_cases.py", store, tmp_path)
+    run_script("sharded_cases.py", store, tmp_path, num_ranks=1)
     wanted = inputs_of(store, torch.bfloat16)
     expected = [["torch.bfloat16", inputs[:, 0, 0].tolist()] for inputs in wanted]
     assert read_ranks(tmp_path, 1) == [[expected, expected]]
@@ -84,13 +55,10 @@ def test_fsdp_casts_batches(store: Path, tmp_path: Path) -> None:
 
 @needs("keras")
 @pytest.mark.parametrize("backend", ["torch", "jax"])
-def test_keras_trains_on_a_dataloader(
-    backend: str, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keras_trains_on_a_dataloader(backend: str, store: Path) -> None:
     if find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
-    monkeypatch.setitem(os.environ, "KERAS_BACKEND", backend)
-    run_python(ROOT / "tests" / "trainers" / "keras_cases.py", store)
+    run_script("keras_cases.py", store, KERAS_BACKEND=backend)
 
 
 @needs("accelerate")

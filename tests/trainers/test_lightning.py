@@ -12,16 +12,15 @@ from zarr.storage import LocalStore
 
 from tests.trainers.cases import (
     NUM_SAMPLES,
-    ROOT,
     Row,
     all_rows,
+    inputs_of,
     make_loader,
     make_store,
     read_ranks,
-    run_python,
-    run_ranks,
     together,
 )
+from tests.trainers.ranks import run_script
 from xloader.errors import EpochWarning
 from xloader.loader.loader import Loader
 from xloader.testing import CountingStore
@@ -76,12 +75,12 @@ def store(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(folder: Path, store: Path) -> list[Row]:
-    """Return the batches of three epochs, with a checkpoint after each."""
-    return fit(make_loader(store), save=folder, max_epochs=3).rows
+    """Return the batches of two epochs, with a checkpoint after each."""
+    return fit(make_loader(store), save=folder).rows
 
 
 def test_epochs_advance_by_themselves(whole: list[Row], store: Path) -> None:
-    assert whole == all_rows(store, 3)
+    assert whole == all_rows(store, 2)
     orders = [tuple(i for epoch, ids in whole if epoch == number for i in ids) for number in (0, 1)]
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(NUM_SAMPLES))
     assert len(set(orders)) == 2
@@ -90,10 +89,10 @@ def test_epochs_advance_by_themselves(whole: list[Row], store: Path) -> None:
 def test_any_checkpoint_goes_on_with_what_would_have_come(
     whole: list[Row], folder: Path, store: Path
 ) -> None:
-    longer = all_rows(store, 4)
+    longer = all_rows(store, 3)
     assert longer[: len(whole)] == whole
     for step in range(1, len(whole) + 1):
-        net = fit(make_loader(store), load=checkpoint(folder, step), max_epochs=4)
+        net = fit(make_loader(store), load=checkpoint(folder, step), max_epochs=3)
         assert net.rows == longer[step:], step
 
 
@@ -110,13 +109,12 @@ def test_any_checkpoint_goes_on_with_what_would_have_come(
 def test_so_it_does_with_options_of_the_trainer(
     options: dict[str, int], tmp_path: Path, store: Path
 ) -> None:
-    batches = all_rows(store, 3)
+    batches = all_rows(store, 2)
     num_steps = options.get("limit_train_batches", 6)
-    expected = [batches[6 * epoch + step] for epoch in range(3) for step in range(num_steps)]
-    options = {**options, "max_epochs": 3}
+    expected = [batches[6 * epoch + step] for epoch in range(2) for step in range(num_steps)]
     whole = fit(make_loader(store), save=tmp_path, is_validated=True, **options)
     assert whole.rows == expected
-    for path in tmp_path.glob("*.ckpt"):
+    for path in sorted(tmp_path.glob("*.ckpt"))[::2]:
         net = fit(make_loader(store), load=path, is_validated=True, **options)
         step = int(path.stem) * options.get("accumulate_grad_batches", 1)
         assert net.rows == expected[step:], step
@@ -161,10 +159,8 @@ def test_a_state_loaded_by_hand_before_training(
 
 @pytest.mark.parametrize("launcher", ["torchrun", "lightning"])
 def test_two_ranks_and_then_one(launcher: str, tmp_path: Path, store: Path) -> None:
-    if launcher == "torchrun":
-        run_ranks(2, "lightning_cases.py", store, tmp_path)
-    else:
-        run_python(ROOT / "tests" / "trainers" / "lightning_cases.py", store, tmp_path)
+    num_ranks = 2 if launcher == "torchrun" else 0
+    run_script("lightning_cases.py", store, tmp_path, num_ranks=num_ranks)
     rows, sizes = zip(*read_ranks(tmp_path, 2), strict=True)
     assert sizes == (2, 2)
     expected = all_rows(store, 2)
@@ -172,6 +168,28 @@ def test_two_ranks_and_then_one(launcher: str, tmp_path: Path, store: Path) -> N
     for step in (4, 6, 10):
         net = fit(make_loader(store), load=checkpoint(tmp_path, step))
         assert net.rows == expected[step:]
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("bf16-true", "bfloat16"), ("16-true", "float16"), ("64-true", "float64")],
+)
+def test_batches_are_cast(precision: str, dtype: str, tmp_path: Path, store: Path) -> None:
+    from tests.trainers.lightning_cases import Net, make_trainer
+
+    class Recorder(Net):
+        def training_step(self, batch: Any, _: int) -> Any:
+            seen.append(batch.inputs)
+            assert batch.is_padding is None
+            return (self.linear(batch.inputs) - batch.targets).square().mean()
+
+    wanted = inputs_of(store, getattr(torch, dtype), 2)
+    for load, expected in ((None, wanted), (tmp_path / "8.ckpt", wanted[8:])):
+        seen: list[Any] = []
+        trainer = make_trainer(tmp_path, precision=precision)
+        trainer.fit(Recorder(), make_loader(store), ckpt_path=load, weights_only=True)
+        assert len(seen) == len(expected)
+        assert all(map(torch.equal, seen, expected))
 
 
 def state_of(path: Path) -> Any:

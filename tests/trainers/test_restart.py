@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from examples import restart
 from examples.restart import Comparison, LoggedStep, compare
-from tests.trainers.cases import ROOT
+from tests.trainers.ranks import ROOT, run_script
 from xloader.demo.waves import WaveSpec
 from xloader.errors import XloaderError
 
@@ -23,8 +25,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_loss_goes_on_on_the_same_global_batches(folder: Path) -> None:
+def launch(num_ranks: int, *arguments: object, is_killed: bool = False) -> None:
+    """Train under torchrun's agent, in ranks that need not import PyTorch."""
+    ended = pytest.raises(AssertionError, match="SIGKILL") if is_killed else nullcontext()
+    with ended:
+        run_script(ROOT / "examples" / "ranked.py", *arguments, num_ranks=num_ranks)
+
+
+def test_the_loss_goes_on_on_the_same_global_batches(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setattr(restart, "_launch", launch)
     found = compare(folder, SPEC, epochs=2, every=2, kill_at=7)
     assert [(step.epoch, step.step) for step in found.whole] == [
         (epoch, step) for epoch in range(2) for step in range(5)
@@ -39,6 +51,7 @@ def test_the_loss_goes_on_on_the_same_global_batches(folder: Path) -> None:
 
 
 def test_a_training_that_fails_says_what_it_said(folder: Path) -> None:
+    """Here torchrun itself is started."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
     with pytest.raises(XloaderError, match="--epochs"):
         compare(folder, SPEC, epochs=0, every=2, kill_at=1)

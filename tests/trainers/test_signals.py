@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.test_docs import blocks_of, python_blocks
-from tests.trainers.cases import ROOT, plain_environ, run_python
+from tests.trainers.ranks import ROOT, Place, own_fork_server, plain_environ, run_as_main
 from tests.trainers.stopped import ASLEEP, CLOSED
 
 torch = pytest.importorskip("torch")
@@ -45,8 +47,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the data that the script wants."""
     folder = tmp_path_factory.mktemp("data")
     _, text = python_blocks((GUIDES / "training.md").read_text("utf-8"))[0]
-    (folder / "data.py").write_text(text)
-    run_python("data.py", folder=folder)
+    with contextlib.chdir(folder):
+        exec(text, {})
     return folder
 
 
@@ -71,39 +73,38 @@ class Rank:
 
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
         self.ids: Ids = []
-        self._process = subprocess.Popen(
-            [sys.executable, "train.py"],
-            cwd=folder,
-            env=plain_environ() | environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        context = multiprocessing.get_context("forkserver")
+        (self._told, told), (asked, self._asked) = (context.Pipe(duplex=False) for _ in range(2))
+        place = (str(folder / "output"), folder, plain_environ() | environ)
+        (folder / "output").touch()
+        self._process = context.Process(target=begin, args=(place, asked, told))
+        self._process.start()
+        for theirs in (asked, told):
+            theirs.close()
+        self._lines = os.fdopen(os.dup(self._told.fileno()))
 
     def hear(self) -> bool:
         """Wait until it has trained on a batch, and return whether there was one."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self._lines.readline()
         if line:
             self.ids.append(json.loads(line))
         return bool(line)
 
     def go_on(self) -> None:
         """Let it go on after the batch."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
+        os.write(self._asked.fileno(), b"\n")
 
     def send(self, number: int) -> None:
         """Send a signal to it and to all processes that it has started, as SLURM may do."""
+        assert self._process.pid is not None
         os.killpg(self._process.pid, number)
 
-    def end(self) -> int:
+    def end(self) -> int | None:
         """Let it go on to its end, and return its exit code."""
         while self.hear():
             self.go_on()
-        return self._process.wait(GUARD)
+        self._process.join(GUARD)
+        return self._process.exitcode
 
     def kill(self) -> None:
         """Kill all its processes, those too that have outlived it."""
@@ -113,11 +114,21 @@ class Rank:
     def close(self) -> None:
         """Leave nothing of it behind."""
         self.kill()
-        for stream in (self._process.stdin, self._process.stdout):
-            # What was written last may have nobody left to read it.
-            with suppress(BrokenPipeError):
-                stream.close()  # type: ignore[union-attr]
-        self._process.wait()
+        for stream in (self._lines, self._told, self._asked):
+            stream.close()
+        self._process.join()
+
+
+def begin(place: Place, asked: Connection, told: Connection) -> None:
+    """Run the script in this new process, with pipes as its terminal."""
+    os.setsid()
+    os.environ.clear()
+    own_fork_server()
+    os.dup2(asked.fileno(), 0)
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(told.fileno(), "w", closefd=False)
+    _, folder, _ = place
+    run_as_main(place, str(folder / "train.py"), [])
 
 
 @contextmanager

@@ -10,12 +10,10 @@ import pytest
 from tests.trainers.cases import (
     GLOBAL_BATCH,
     NUM_SAMPLES,
-    ROOT,
     make_store,
     read_ranks,
-    run_python,
-    run_ranks,
 )
+from tests.trainers.ranks import run_script
 
 pytestmark = [
     pytest.mark.skipif(
@@ -26,16 +24,13 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("num_ranks", [0, 2], ids=["alone", "two ranks"])
 def test_a_resumed_training_sees_the_samples_of_an_undisturbed_one(
     num_ranks: int, tmp_path: Path
 ) -> None:
     store = make_store(tmp_path / "a.zarr")
-    if num_ranks == 1:
-        run_python(ROOT / "tests" / "trainers" / "transformers_cases.py", store, tmp_path)
-    else:
-        run_ranks(num_ranks, "transformers_cases.py", store, tmp_path)
-    ranks = read_ranks(tmp_path, num_ranks)
+    run_script("transformers_cases.py", store, tmp_path, num_ranks=num_ranks)
+    ranks = read_ranks(tmp_path, max(num_ranks, 1))
     num_steps = NUM_SAMPLES // GLOBAL_BATCH
     for door in ("loader", "data_loader"):
         for found in ranks:
