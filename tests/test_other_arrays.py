@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,10 +16,10 @@ import pytest
 import xarray as xr
 
 import xloader
-from tests.trainers.cases import ROOT, run_python
 from xloader import Samples
 from xloader.errors import MissingDependencyError, OptionError
 
+ROOT = Path(__file__).resolve().parents[1]
 CASES = ROOT / "tests" / "jax_cases.py"
 NAMES = re.findall(r"^def (\w+)\(\) -> None:", CASES.read_text("utf-8"), re.MULTILINE)
 PAGE = "the_page_trains"
@@ -44,7 +46,9 @@ def make_samples() -> Samples:
 @pytest.mark.parametrize("names", [[PAGE], sorted({*NAMES} - {PAGE})], ids=["page", "others"])
 def test_jax(names: list[str], tmp_path: Path) -> None:
     # In a process of its own: there PyTorch cannot be imported, and JAX's threads forbid forks.
-    run_python("-c", WITHOUT_TORCH, *names, folder=tmp_path)
+    command = [sys.executable, "-c", WITHOUT_TORCH, *names]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    subprocess.run(command, cwd=tmp_path, env=env, check=True, timeout=100)
 
 
 @pytest.mark.parametrize("name", ["jax", "cupy"])
