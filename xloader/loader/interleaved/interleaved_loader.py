@@ -381,7 +381,7 @@ class ComposedProgress(Progress):
             busy_seconds=dict(busy),
             # Each set counts all of the process.
             cpu_seconds=max((report.cpu_seconds for report in every), default=0.0),
-            num_cores=max((report.num_cores for report in every), default=usable_cores()),
+            num_cores=max(r.num_cores for r in every) if reports else usable_cores(),
             least_seconds=max((report.least_seconds for report in every), default=0.0),
             **_worst_wait(reports, self.seconds),
             **{name: sum(getattr(report, name) for report in every) for name in _SUMS},
