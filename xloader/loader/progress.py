@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 from xloader.compiled.library import load_library
@@ -143,21 +144,28 @@ class EpochProgress(Progress):
             series = self.recorder.series(effort.seconds, self.delivered_nbytes, tally)
         return Report(**figures, _expected=planned, _series=series)
 
+    @cached_property
+    def _cores(self) -> tuple[int, int]:
+        """The threads that were asked for, and the cores that there are."""
+        # Kept, as a bar asks ten times a second, and it takes milliseconds to read system files.
+        return self.rank_plan.options.num_threads, usable_cores()
+
     def _effort(self) -> EpochEffort:
         expected, tally, rank_plan = self.expected, self.tally, self.rank_plan
+        num_asked, num_cores = self._cores
         needed = expected.num_reads / (expected.read_amplification or 1.0)
         return EpochEffort(
             tally,
             rank_plan.plan.budget,
             num_threads=tally.num_threads,
-            num_asked=rank_plan.options.num_threads,
+            num_asked=num_asked,
             seconds=self.seconds or tally.wait_seconds,
             num_samples=self.num_samples,
             delivered_nbytes=self.delivered_nbytes,
             read_amplification=tally.num_reads / needed if needed else 0.0,
             is_direct=rank_plan.is_direct,
             cpu_seconds=self.cpu_end - self.cpu_begin if self.num_steps else 0.0,
-            num_cores=usable_cores(),
+            num_cores=num_cores,
             # Before Python 3.13 there is no such function, and always a lock.
             has_lock=getattr(sys, "_is_gil_enabled", lambda: True)(),
             why_numpy=load_library()[1],

@@ -121,7 +121,6 @@ class Passes:
         rank_plan = self.resolver.rank_plan
         workers = rank_plan.plan.workers
         plan_tag = PlanTag(rank_plan.options, rank_plan.plan, rank_plan.recipe.fingerprint)
-        # The rest of a batch is no step of the plan: it lacks the tag, and is read by a cache.
         remainder = rank_plan.remainder(start.epoch, start.step)
         dealt = [_batches(rank_plan, remainder, worker) for worker in range(workers)]
         last_step = start.step + remainder.num_steps - 1
@@ -132,6 +131,8 @@ class Passes:
                 # Now, because the loop may not ask for another batch after the last one.
                 self._keep(remainder)
                 self.cursor.count(Position(start.epoch, step + 1), rank_plan.num_steps)
+            # A pass that begins within a batch lacks this id: the rest of the batch is no step of
+            # the plan, and is read by a cache.
             first, checksum = FirstId(ids[0]), _checksum(ids)
             first.step_tag = StepTag(plan_tag, start.epoch, step, pass_number, len(ids), checksum)
             yield [first, *ids[1:]]

@@ -147,10 +147,9 @@ class InterleavedLoader(Loader):
         super().__init__(options)
         self.sets = sets
         self._make_loader = make_loader
-        self._hand_over = hand_over
-        self._join = join
+        names = tuple(out.name for out in sets.outputs)
+        self._composer = Composer(names, options.batch_size, hand_over, join)
         self._is_settled = False
-        self._composer: Composer | None = None
         # As for a loader of one set: errors come at once, unless a later rank may resolve them.
         self._made = try_early(options, self._make)
 
@@ -230,8 +229,8 @@ class InterleavedLoader(Loader):
         return loader._preview(position, num_rows, channel, None)
 
     def __reduce__(self) -> tuple[object, ...]:
-        arguments = (self.sets, self.options, self._make_loader, self._hand_over, self._join)
-        return InterleavedLoader, arguments
+        functions = (self._make_loader, self._composer.hand_over, self._composer.join)
+        return InterleavedLoader, (self.sets, self.options, *functions)
 
     def _card(self) -> Card:
         num_steps = None if self._made is None else self._made.interleaving.num_steps
@@ -271,8 +270,7 @@ class InterleavedLoader(Loader):
 
     def _make(self, settled: LoaderOptions) -> SetLoaders:
         """Make the loaders of all sets, for the ranks of these options."""
-        self._composer = None
-        is_on_host = self._join is None
+        is_on_host = self._composer.join is None
         return SetLoaders.of(self.sets, self.options, settled, self._make_loader, is_on_host)
 
     def _rounding_note(self, interleaving: Interleaving) -> list[str]:
@@ -298,9 +296,6 @@ class InterleavedLoader(Loader):
             loader = at_work[name] = made.loaders[name]
             loader.move_to(at)
             feeds.append(SetFeed(name, iter(loader), at.step))
-        if self._composer is None:
-            names = tuple(out.name for out in self.sets.outputs)
-            self._composer = Composer(names, self.batch_size, self._hand_over, self._join)
         run = ComposedRun(interleaving, feeds, self._composer, start.step)
         progress = ComposedProgress(at_work, made.shares(self.sets), made.composed_nbytes)
         return EpochRun(run, progress, start, interleaving.num_steps, num_again=0)
@@ -381,7 +376,7 @@ class ComposedProgress(Progress):
             busy_seconds=dict(busy),
             # Each set counts all of the process.
             cpu_seconds=max((report.cpu_seconds for report in every), default=0.0),
-            num_cores=max((report.num_cores for report in every), default=usable_cores()),
+            num_cores=max(r.num_cores for r in every) if reports else usable_cores(),
             least_seconds=max((report.least_seconds for report in every), default=0.0),
             **_worst_wait(reports, self.seconds),
             **{name: sum(getattr(report, name) for report in every) for name in _SUMS},
