@@ -238,7 +238,7 @@ def test_the_first_chunk_of_a_shard_that_has_not_arrived_is_named() -> None:
         raise OSError
 
     reads = [Read("a", (number,), (slice(0, 1),)) for number in range(2)]
-    chunks = ShardChunks([None] * 2, reads, Errors(), None)
+    chunks = ShardChunks([None] * 2, reads, Errors())
     arriving = chunks._timed(parts())
     next(arriving)
     with pytest.raises(KeyError, match="0"):

@@ -57,6 +57,10 @@ class Read(NamedTuple):
     chunk: tuple[int, ...]
     cut: Cut
 
+    def place(self, store: str, key: str) -> dict[str, Any]:
+        """Where the chunk lies, as the errors of chunks tell it."""
+        return {"store": store, "variable": self.variable, "chunk": self.chunk, "key": key}
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -201,26 +205,19 @@ class Source(Protocol):
 
 
 class Described:
-    """Base class of sources with fixed descriptions; subclasses set the three attributes."""
+    """Base class of sources with fixed descriptions; subclasses set the three attributes.
 
-    _name: str
+    `name`, `fingerprint`: see `Source`.
+    """
+
+    name: str
+    fingerprint: str
     _variables: dict[str, Variable]
-    _fingerprint: str
-
-    @property
-    def name(self) -> str:
-        """Where the data comes from, for messages. It never contains a credential."""
-        return self._name
 
     @property
     def variables(self) -> Mapping[str, Variable]:
         """The data variables that can be read, by name. The mapping is read-only."""
         return MappingProxyType(self._variables)
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest of the variables and of how they are stored, wherever the store lies."""
-        return self._fingerprint
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -250,6 +247,12 @@ class View(Described):
     def _reader_of(self, variable: str) -> tuple[Source, str]:
         """The source that reads a variable, and its name there."""
         raise NotImplementedError
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of the sources that read the variables; see `Source.notes`."""
+        readers = {id(source): source for source, _ in map(self._reader_of, self._variables)}
+        return tuple(dict.fromkeys(note for r in readers.values() for note in r.notes))
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """Bundle of the chunk in the source that reads it; see `Source.bundle_of`."""

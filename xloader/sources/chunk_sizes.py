@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,14 +174,12 @@ def _ask(source: object, method: str, variable: str) -> Any:
 
 def stored_objects_of(source: object, variable: str) -> StoredObjects | None:
     """The stored objects of a variable of any source; None if they are not known."""
-    objects: StoredObjects | None = _ask(source, "stored_objects", variable)
-    return objects
+    return cast("StoredObjects | None", _ask(source, "stored_objects", variable))
 
 
 def inventory_of(source: object, variable: str) -> ObjectInventory | None:
     """The stored objects of a variable, as its store lists them; None if that is not known."""
-    inventory: ObjectInventory | None = _ask(source, "inventory", variable)
-    return inventory
+    return cast("ObjectInventory | None", _ask(source, "inventory", variable))
 
 
 def encoding_of(source: object, variable: str) -> StoredEncoding:

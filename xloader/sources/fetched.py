@@ -29,26 +29,15 @@ class Deferred:
         return self._read(outs)
 
 
-class Values:
+def held_values(values: Sequence[NDArray[Any]], outcome: Outcome) -> Deferred:
     """Chunks whose decoded values are held in memory, because the store gave values."""
 
-    stored = None
+    def copy(outs: Sequence[NDArray[Any]]) -> Outcome:
+        for out, chunk in zip(outs, values, strict=True):
+            np.copyto(out, chunk, casting="same_kind")
+        return outcome
 
-    def __init__(self, values: Sequence[NDArray[Any]], outcome: Outcome) -> None:
-        self._values = values
-        self._outcome = outcome
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the held values in bytes."""
-        return sum(values.nbytes for values in self._values)
-
-    def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
-        """Copy the values into the caller's arrays, and drop them; see `Fetched.decode`."""
-        for out, values in zip(outs, self._values, strict=True):
-            np.copyto(out, values, casting="same_kind")
-        self._values = ()
-        return self._outcome
+    return Deferred(copy, sum(chunk.nbytes for chunk in values))
 
 
 class Several:

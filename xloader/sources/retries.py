@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -176,6 +177,7 @@ class Abandoned(BaseException):
     """Raised in a thread whose read was given up, to end the thread's work."""
 
 
+@dataclass(eq=False, repr=False)
 class Attempts:
     """The attempts at one read, made on one thread.
 
@@ -183,37 +185,24 @@ class Attempts:
     counted and retried as part of the read. `thread`: the thread that reads.
     """
 
-    __slots__ = (
-        *("retry_policy", "store", "reads", "num_hung", "thread", "on_given_up"),
-        *("num_requests", "num_retries", "is_given_up", "_keys", "_num_there", "_awaited"),
-        *("_num_failed", "_is_exhausted", "_waited", "_is_over", "_before"),
-    )
-
-    def __init__(
-        self,
-        retry_policy: RetryPolicy,
-        store: str = "",
-        reads: Sequence[Read] = (),
-        num_hung: int = 0,
-    ) -> None:
-        self.retry_policy = retry_policy
-        self.store = store
-        self.reads = reads
-        self.num_hung = num_hung
-        self.thread = threading.current_thread()
-        self._keys: Sequence[str] = ("",)
-        self._num_there: Callable[[], int] = int
-        self._awaited: Callable[[], int] = int
-        self.on_given_up: Callable[[], None] | None = None
-        self.num_requests = 0
-        self.num_retries = 0
-        self.is_given_up = False
-        self._num_failed = 0
-        self._is_exhausted = False
-        # The token of the present wait and its start, in one tuple: other threads must never see
-        # the token of one wait with the start of another.
-        self._waited: tuple[list[None], float | None] = ([], None)
-        self._is_over = False
+    retry_policy: RetryPolicy
+    store: str = ""
+    reads: Sequence[Read] = ()
+    num_hung: int = 0
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+    on_given_up: Callable[[], None] | None = None
+    num_requests: int = 0
+    num_retries: int = 0
+    is_given_up: bool = False
+    _keys: Sequence[str] = ("",)
+    _num_there: Callable[[], int] = int
+    _awaited: Callable[[], int] = int
+    _num_failed: int = 0
+    _is_exhausted: bool = False
+    # The token of the present wait and its start, in one tuple: other threads must never see the
+    # token of one wait with the start of another.
+    _waited: tuple[list[None], float | None] = field(default_factory=lambda: ([], None))
+    _is_over: bool = False
 
     def __enter__(self) -> Attempts:
         self._before = _CURRENT.set(self)
@@ -318,8 +307,10 @@ class Attempts:
             raise self.timeout_error(num_failed, seconds) from error
         self.num_retries += 1
         pause = told_pause(error)
+        if pause is not None:
+            return pause
         # Random, so that threads that failed together do not all retry at the same moment.
-        return pause if pause is not None else self.retry_policy.pause_after(num_failed) * _jitter()
+        return self.retry_policy.pause_after(num_failed) * random.uniform(0.5, 1.0)
 
     def _move(self, since: float) -> None:
         """Set a later start for the present wait, because the request made progress."""
@@ -381,19 +372,10 @@ class Attempts:
         """The error to raise when a chunk, or metadata, did not arrive in time."""
         read = self.read
         seconds = self.retry_policy.read_timeout if seconds is None else seconds
-        if read is None:
-            return ReadTimeoutError(
-                f"{self} did not arrive in {show_attempts(num_attempts)} of {seconds:g} s",
-                seconds=seconds,
-                attempts=num_attempts,
-            )
+        what = f"{self} did not arrive in {show_attempts(num_attempts)} of {seconds:g} s"
+        place = {} if read is None else read.place(self.store, self.key)
         return ReadTimeoutError(
-            seconds=seconds,
-            attempts=num_attempts,
-            store=self.store,
-            variable=read.variable,
-            chunk=read.chunk,
-            key=self.key,
+            what if read is None else "", seconds=seconds, attempts=num_attempts, **place
         )
 
     def __str__(self) -> str:
@@ -406,7 +388,3 @@ class Attempts:
 def current(otherwise: RetryPolicy | None = None) -> Attempts:
     """The attempts of the read that this thread, or this task of an event loop, is making."""
     return _CURRENT.get() or Attempts(otherwise or RetryPolicy())
-
-
-def _jitter() -> float:
-    return 0.5 + 0.5 * random.random()

@@ -148,6 +148,10 @@ class Watch:
         """Describe what changed since the opening; empty if nothing did."""
         return ""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Tokens of reads and looks are valid in this process only.
+        return Watch, (self.store,)
+
 
 class FileWatch(Watch):
     """Watch of whole files, such as netCDF and zip files, which must not be written again."""
@@ -165,5 +169,4 @@ class FileWatch(Watch):
         return ""
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Tokens of reads and looks are valid in this process only.
         return FileWatch, (self.store, self._opened)

@@ -6,13 +6,13 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.sources.base import Fetched, Outcome, Read, Source, Variable, View
+from xloader.sources.base import Fetched, Outcome, Read, Source, View
 from xloader.testing.counters import KeyCounter, SharedTally
 
 
@@ -39,6 +39,8 @@ class SourceRecorder(View):
 
     def __init__(self, source: Source, log: str | os.PathLike[str] | None = None) -> None:
         self._source = source
+        self.name, self.fingerprint = source.name, source.fingerprint
+        self._variables = dict(source.variables)
         self._tally = KeyCounter() if log is None else SharedTally(os.fspath(log))
         self._lock = threading.Lock()
         self._in_flight_nbytes = 0
@@ -104,26 +106,6 @@ class SourceRecorder(View):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.Lock(), _held=weakref.WeakSet())
-
-    @property
-    def name(self) -> str:
-        """Name of the source."""
-        return self._source.name
-
-    @property
-    def variables(self) -> Mapping[str, Variable]:
-        """Variables of the source."""
-        return self._source.variables
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the source."""
-        return self._source.fingerprint
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes of the source."""
-        return self._source.notes
 
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """Coordinates of the source."""

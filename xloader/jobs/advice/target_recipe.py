@@ -35,9 +35,9 @@ class RechunkedSource(Described):
         self._kept = dict(kept)
         self._chunks = dict(chunks)
         self._shards = None if shards is None else dict(shards)
-        self._name = f"{base.name} in other chunks"
+        self.name = f"{base.name} in other chunks"
         self._variables = {name: self._described(base.variables[name]) for name in variables}
-        self._fingerprint = catalog.fingerprint(
+        self.fingerprint = catalog.fingerprint(
             self._variables, {name: [base.fingerprint, repr(kept)] for name in variables}
         )
 
@@ -81,7 +81,7 @@ class RechunkedSource(Described):
         """Refuse to read."""
         raise UnsupportedDataError(
             "these chunks are only described, and not stored",
-            given=self._name,
+            given=self.name,
             remedy="write them with samples.materialize(target)",
         )
 

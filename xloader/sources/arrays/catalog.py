@@ -21,6 +21,9 @@ from xloader.sources.base import Variable
 READABLE_KINDS: Final = "biuf"
 """Kinds of NumPy dtype that can be read: bool, signed and unsigned integers, and floats."""
 
+DECODING_KEYS: Final = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+"""Attributes that say how stored numbers are decoded."""
+
 
 class _XarrayOnlyError(Exception):
     """The reason why a `Packing` cannot decode as xarray does."""

@@ -39,7 +39,7 @@ from xloader.sources.arrays.dask_cluster import (
     release_futures,
     worker_threads,
 )
-from xloader.sources.chunk_sizes import span_of
+from xloader.sources.chunk_sizes import spans_of
 from xloader.sources.retries import current
 
 Graph = dict[Any, Any]
@@ -64,8 +64,7 @@ class BlockGraph:
         from dask.blockwise import optimize_blockwise
         from dask.highlevelgraph import HighLevelGraph
 
-        graphs = [array.__dask_graph__() for array in arrays]
-        graph = HighLevelGraph.merge(*graphs) if len(graphs) > 1 else graphs[0]
+        graph = HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
         self._layers = [layer for array in arrays for layer in array.__dask_layers__()]
         # Done for each block anew, this and the larger number of tasks would cost more than
         # computing a small block.
@@ -331,10 +330,9 @@ def _joined(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
         for key, task in tasks.items()
         # Lazy arrays have the size of all that they could read.
         if isinstance(task, DataNode)
+        and key not in keys
         and not (isinstance(task.value, np.ndarray) and task.value.nbytes > _MOST_NBYTES)
     }
-    for key in keys:
-        held.pop(key, None)
     return {
         key: task.substitute(held, key=key) if hasattr(task, "substitute") else task
         for key, task in tasks.items()
@@ -463,7 +461,7 @@ class BlockComputer:
         if not all(has_layers(array) for array, _ in blocks):
             scheduler = "synchronous" if client is None else client.get
             with cluster_errors("computing blocks"):
-                parts = [array[_place(array.chunks, index)] for array, index in blocks]
+                parts = (array[_place(array, index)] for array, index in blocks)
                 results = [part.compute(scheduler=scheduler) for part in parts]
             return [_checked(block, *place) for block, place in zip(results, blocks, strict=True)]
         keys = [(array.name, *index) for array, index in blocks]
@@ -534,12 +532,9 @@ def share_tasks(dataset: xr.Dataset, names: Iterable[str]) -> dict[str, int]:
     }
 
 
-def _place(chunks: Sequence[Sequence[int]], index: tuple[int, ...]) -> tuple[slice, ...]:
+def _place(array: Any, index: tuple[int, ...]) -> tuple[slice, ...]:
     """The slices of an array that a block covers."""
-    return tuple(
-        slice(*span_of(tuple(sizes), place, sum(sizes)))
-        for sizes, place in zip(chunks, index, strict=True)
-    )
+    return tuple(slice(*span) for span in spans_of(array.chunks, index, array.shape))
 
 
 def _counting_empty(chunks: Sequence[Sequence[int]], index: tuple[int, ...]) -> tuple[int, ...]:

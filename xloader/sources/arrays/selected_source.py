@@ -87,30 +87,22 @@ class SelectedBlocks:
 
     def chunk(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
         """Index of the stored chunk that a block is cut from."""
-        return tuple(map(self._chunk_along, range(len(self.axes)), self._stored(chunk, 0)))
+        blocks = self._stored(chunk, 0)
+        return tuple(
+            block if is_whole else axis.stored_chunk(block)
+            for axis, block, is_whole in zip(self.axes, blocks, self._is_whole, strict=True)
+        )
 
     def read(self, read: Read) -> Read:
         """The read of the stored chunk that a read of a block needs."""
-        dims = range(len(self.axes))
-        blocks = self._stored(read.chunk, 0)
+        pairs = zip(self.axes, self._stored(read.chunk, 0), strict=True)
+        parts = [axis.stored_part(block) for axis, block in pairs]
         cuts = self._stored(read.cut, slice(0, 1))
         return Read(
             variable=self.selected.base,
-            chunk=tuple(map(self._chunk_along, dims, blocks)),
-            cut=tuple(map(_compose, map(self._cut_along, dims, blocks), cuts)),
+            chunk=tuple(chunk for chunk, _, _ in parts),
+            cut=tuple(_compose(kept, cut) for (_, kept, _), cut in zip(parts, cuts, strict=True)),
         )
-
-    def _chunk_along(self, dim: int, block: int) -> int:
-        """Index of a block's stored chunk along a stored dimension."""
-        return block if self._is_whole[dim] else self.axes[dim].stored_chunk(block)
-
-    def _cut_along(self, dim: int, block: int) -> slice | Ints:
-        """Elements of the stored chunk that a block keeps along a stored dimension."""
-        axis = self.axes[dim]
-        if self._is_whole[dim]:
-            begin, end = axis.span_of(block)
-            return slice(0, end - begin)
-        return axis.cut(block)
 
     def place(self, out: NDArray[Any]) -> NDArray[Any]:
         """View of the output array that has the stored variable's dimensions."""
@@ -132,7 +124,7 @@ class SelectedSource(View):
         self, base: Source, selected: Mapping[str, Selected], dims: Mapping[str, tuple[str, ...]]
     ) -> None:
         self._base = base
-        self._name = base.name
+        self.name = base.name
         self._selected = dict(selected)
         self._dims = dict(dims)
         bases = Counter(view.base for view in selected.values())
@@ -152,7 +144,7 @@ class SelectedSource(View):
             for name, view in self._views.items()
         }
         kept = {name: [view.kept, view.order, view.base] for name, view in selected.items()}
-        self._fingerprint = catalog.fingerprint(
+        self.fingerprint = catalog.fingerprint(
             self._variables, {name: [base.fingerprint, repr(kept[name])] for name in kept}
         )
 
@@ -182,11 +174,6 @@ class SelectedSource(View):
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """An empty dataset, as the stored coordinates do not fit the selections."""
         return xr.Dataset()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The notes of the source that reads the stored variables; see `Source.notes`."""
-        return self._base.notes
 
     def stored_objects(self, variable: str) -> StoredObjects | None:
         """The stored objects of the stored variable; None for shards, which a selection shifts."""

@@ -26,8 +26,8 @@ from xloader.sources.arrays.cluster_blocks import BlockComputer, wait_for_persis
 from xloader.sources.arrays.dask_cluster import active_client
 from xloader.sources.arrays.xarray_views import held_by, is_from_zarr, is_loaded
 from xloader.sources.base import Described, Fetched, Outcome, Read, Variable
-from xloader.sources.chunk_sizes import Cut, Sizes, compact, shift, spans_of, take
-from xloader.sources.fetched import Deferred, Values
+from xloader.sources.chunk_sizes import Sizes, compact, shift, spans_of, take
+from xloader.sources.fetched import Deferred, held_values
 from xloader.sources.retries import current
 from xloader.sources.store_watch import FileWatch, StampedFiles, Watch
 from xloader.sources.stores.file_openers import Gate
@@ -58,15 +58,15 @@ class XarraySource(Described):
         secrets: tuple[str, ...] = (),
         files: StampedFiles | None = None,
     ) -> None:
-        self._watch = None if files is None else FileWatch(name, files)
+        self._watches = [] if files is None else [FileWatch(name, files)]
         self._variables = dict(variables)
-        self._name = name
+        self.name = name
         self._words = dict(words or {})
         self._together = dict(together or {})
         self._key = key or name
         self._secrets = Secrets(secrets)
         self._computer = BlockComputer()
-        self._fingerprint = catalog.fingerprint(
+        self.fingerprint = catalog.fingerprint(
             self._variables, dict.fromkeys(self._variables, os.path.basename(key))
         )
         self._handle = PerProcess(open_dataset, name, is_forkable=is_forkable)
@@ -105,7 +105,7 @@ class XarraySource(Described):
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
         """One watch for all files that are read, or none if the files are not known."""
-        return [] if self._watch is None else [self._watch]
+        return self._watches
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """The same for blocks of variables that share dask tasks; see `Source.bundle_of`."""
@@ -120,9 +120,8 @@ class XarraySource(Described):
             return Deferred(partial(self._read, reads))
         begin = time.perf_counter()
         values = list(self._values_of(reads))
-        if self._watch is not None:
-            self._watch.note_read()
-        return Values(values, Outcome(0, len(reads), time.perf_counter() - begin))
+        self._note_read()
+        return held_values(values, Outcome(0, len(reads), time.perf_counter() - begin))
 
     def is_waiting(self, variable: str) -> bool:
         """Whether a cluster computes the variable's blocks."""
@@ -133,22 +132,24 @@ class XarraySource(Described):
     def values(self, read: Read) -> NDArray[Any]:
         """Read a block, in the shape of the read's cut. Errors of xarray are passed on."""
         array = self._handle.get().variables[read.variable]
-        variable = self._variables[read.variable]
-        return current().ask(self._key, lambda: self._values(array, variable, read.chunk, read.cut))
+        return current().ask(self._key, partial(self._values, array, read))
 
     def _read(self, reads: Sequence[Read], outs: Sequence[NDArray[Any]]) -> Outcome:
         """Read blocks into their places."""
         for read, out, values in zip(reads, outs, self._values_of(reads), strict=True):
             with self._chunk_errors(read):
                 np.copyto(out, values, casting="same_kind")
-        if self._watch is not None:
-            self._watch.note_read()
+        self._note_read()
         return Outcome(num_missing=0, num_requests=len(reads))
+
+    def _note_read(self) -> None:
+        for watch in self._watches:
+            watch.note_read()
 
     def _look(self) -> None:
         """Look whether the files have changed."""
-        if self._watch is not None:
-            self._watch.look()
+        for watch in self._watches:
+            watch.look()
 
     def _values_of(self, reads: Sequence[Read]) -> Iterator[NDArray[Any]]:
         """Yield the values of each read, in order. dask tasks that reads share run once."""
@@ -184,8 +185,7 @@ class XarraySource(Described):
     @contextmanager
     def _chunk_errors(self, read: Read) -> Iterator[None]:
         """Turn errors in the ``with`` block into an error that names the chunk."""
-        place: dict[str, Any] = {"store": self._name, "variable": read.variable}
-        place |= {"chunk": read.chunk, "key": self._key}
+        place = read.place(self.name, self._key)
         try:
             yield
         except (XloaderError, MemoryError):
@@ -210,16 +210,14 @@ class XarraySource(Described):
                 **place,
             ) from cause_of(error, self._secrets)
 
-    def _values(
-        self, array: xr.Variable, variable: Variable, chunk: tuple[int, ...], cut: Cut
-    ) -> NDArray[Any]:
+    def _values(self, array: xr.Variable, read: Read) -> NDArray[Any]:
         """Read a part of a block from a variable."""
         if array.chunks is not None:
-            (block,) = self._computer.compute([(array.data, chunk)])
-            return take(block, cut)
-        spans = spans_of(variable.chunks, chunk, variable.shape)
+            (block,) = self._computer.compute([(array.data, read.chunk)])
+            return take(block, read.cut)
+        spans = spans_of(self._variables[read.variable].chunks, read.chunk, array.shape)
         shape = tuple(stop - start for start, stop in spans)
-        selected = array[shift(cut, tuple(start for start, _ in spans), shape)]
+        selected = array[shift(read.cut, tuple(start for start, _ in spans), shape)]
         if is_in_memory(array):
             return selected.to_numpy()
         with Gate.of_process().reading():

@@ -84,10 +84,9 @@ def join(selections: Sequence[range | NDArray[np.int64]]) -> range | NDArray[np.
     if whole_range := _joined_range(selections):
         return whole_range
     whole = np.concatenate([np.asarray(kept, np.int64) for kept in selections])
-    if len(whole) == 1:
-        return range(int(whole[0]), int(whole[0]) + 1)
-    step = int(whole[1] - whole[0])
-    if step and np.all(np.diff(whole) == step):
+    steps = np.diff(whole)
+    step = int(steps[0]) if len(steps) else 1
+    if step and np.all(steps == step):
         return range(int(whole[0]), int(whole[-1]) + step, step)
     return whole
 
@@ -204,15 +203,13 @@ class LazyView(IndexedArray):
 
     def decoded(self) -> Any:
         """The whole stored array as xarray decodes it, lazily."""
-        data: Any = _known("outer")(_known("zarr")(self.array))
-        for step in self.steps:
-            data = step(data)
-        return data
+        return self._stepped(_known("outer")(_known("zarr")(self.array)))
 
     def encoding(self) -> dict[str, Any]:
         """The CF attributes from which the decoding steps were made."""
         encoding: dict[str, Any] = {}
-        functions = [step.args[0] for step in self.steps if isinstance(step, functools.partial)]
+        partials = [step for step in self.steps if isinstance(step, functools.partial)]
+        functions = [step.keywords["func"] for step in partials]
         order = [np.asarray, _known("mask"), _known("scale")]
         places = [order.index(function.func) for function in functions]
         if places != sorted(set(places)):
@@ -232,10 +229,10 @@ class LazyView(IndexedArray):
 
     def decode(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Decode stored numbers as xarray does."""
-        data: Any = numbers
-        for step in self.steps:
-            data = step(data)
-        return np.asarray(data.get_duck_array() if self.steps else numbers)
+        return np.asarray(self._stepped(numbers).get_duck_array() if self.steps else numbers)
+
+    def _stepped(self, data: Any) -> Any:
+        return functools.reduce(lambda data, step: step(data), self.steps, data)
 
     def selected(self, base: str) -> Selected:
         """The selection in the form that `SelectedSource` takes."""
@@ -263,13 +260,12 @@ def view_of(data: Any) -> LazyView:
             raise UnrecognisedError("an index of points, not of a block")
         selections, order = separated
         return view.select(selections).transpose(order)
-    if wrapper in (_known("native"), _known("bool")):
+    if wrapper in (_known("native"), _known("bool"), _known("function")):
         view = view_of(data.array)
-        return replace(view, steps=(*view.steps, wrapper))
-    if wrapper is _known("function"):
-        view = view_of(data.array)
-        _check_function(data.func)
-        step = functools.partial(_wrapped, data.func, data.dtype)
+        step: Step = wrapper
+        if wrapper is _known("function"):
+            _check_function(data.func)
+            step = functools.partial(wrapper, func=data.func, dtype=data.dtype)
         return replace(view, steps=(*view.steps, step))
     if is_loaded(data):
         raise UnrecognisedError("in memory")
@@ -317,24 +313,16 @@ def _known(name: str) -> Any:
     return known(_PLACES[name])
 
 
-def _check_function(function: object) -> None:
+def _check_function(function: Any) -> None:
     """Raise an error for a function that is not a step of xarray's decoding of numbers."""
-    if type(function) is functools.partial and not function.args:
-        names = set(function.keywords)
-        masks = {"encoded_fill_values", "decoded_fill_value", "dtype"}
-        if function.func is _known("mask") and names == masks:
-            return
-        scales = {"scale_factor", "add_offset", "dtype"}
-        if function.func is _known("scale") and names == scales:
-            return
-        if function.func is np.asarray and names == {"dtype"}:
-            return
-    raise UnrecognisedError("decoded by an unknown function")
-
-
-def _wrapped(function: Callable[..., Any], dtype: Any, data: Any) -> Any:
-    """Data with a decoding function applied to it, lazily."""
-    return _known("function")(data, function, dtype)
+    parameters = {
+        _known("mask"): {"encoded_fill_values", "decoded_fill_value", "dtype"},
+        _known("scale"): {"scale_factor", "add_offset", "dtype"},
+        np.asarray: {"dtype"},
+    }
+    is_plain = type(function) is functools.partial and not function.args
+    if not is_plain or parameters.get(function.func) != function.keywords.keys():
+        raise UnrecognisedError("decoded by an unknown function")
 
 
 def _once(kept: Any) -> Any:

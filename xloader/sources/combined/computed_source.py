@@ -12,18 +12,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.core.axis import Axis
 from xloader.errors import OptionError, TransformError, UnsupportedDataError, XloaderError
 from xloader.sources.arrays import catalog
 from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
-from xloader.sources.chunk_sizes import shape_of, shift
+from xloader.sources.chunk_sizes import shape_of, shift, spans_of
 from xloader.sources.fetched import Deferred
 from xloader.sources.stores.per_process import PerProcess
 
@@ -66,9 +65,9 @@ class ComputedSource(Described):
     ) -> None:
         self._base = base
         self._formulas = dict(formulas)
-        self._name = base.name
+        self.name = base.name
         self._variables = {variable.name: variable for variable in variables}
-        self._fingerprint = catalog.fingerprint(
+        self.fingerprint = catalog.fingerprint(
             self._variables,
             {n: [f.text, list(map(repr, f.arguments))] for n, f in formulas.items()},
         )
@@ -100,23 +99,11 @@ class ComputedSource(Described):
     def __reduce__(self) -> tuple[object, ...]:
         return ComputedSource, (self._base, list(self._variables.values()), self._formulas)
 
-    @cached_property
-    def _axes(self) -> dict[str, list[Axis]]:
-        """The dimensions of each variable, which know where chunks of several sizes begin."""
-        return {
-            name: [
-                Axis(size, chunks, range(size))
-                for size, chunks in zip(variable.shape, variable.chunks, strict=True)
-            ]
-            for name, variable in self._variables.items()
-        }
-
     def _compute(self, reads: Sequence[Read], outs: Sequence[NDArray[Any]]) -> Outcome:
         labels = self._labels.get()
         for read, out in zip(reads, outs, strict=True):
             variable, formula = self._variables[read.variable], self._formulas[read.variable]
-            axes = self._axes[read.variable]
-            spans = [axis.span_of(number) for axis, number in zip(axes, read.chunk, strict=True)]
+            spans = spans_of(variable.chunks, read.chunk, variable.shape)
             begin = tuple(begin for begin, _ in spans)
             shape = tuple(end - begin for begin, end in spans)
             cut = shift(read.cut, begin, shape)

@@ -80,23 +80,22 @@ class ConcatSource(Described):
         self._sources = sources
         self._dim = dim
         names = [source.name for source in sources]
-        self._name = " and ".join(names)
+        self.name = " and ".join(names)
         if len(names) > 2:
-            self._name = f"{len(names)} sources along {dim!r}, {names[0]} to {names[-1]}"
+            self.name = f"{len(names)} sources along {dim!r}, {names[0]} to {names[-1]}"
         self._variables = {name: join_variable(sources, name, dim) for name in sources[0].variables}
         digests = [dim, *(source.fingerprint for source in sources)]
-        self._fingerprint = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+        self.fingerprint = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
         self._axes = {
             name: variable.dims.index(dim) if dim in variable.dims else None
             for name, variable in self._variables.items()
         }
-        starts: dict[str, list[int]] = {}
+        self._starts: dict[str, list[int]] = {}
         for name, axis in self._axes.items():
             if axis is not None:
                 joined = [source.variables[name] for source in sources]
                 counts = [num_chunks(v.chunks[axis], v.shape[axis]) for v in joined]
-                starts[name] = [0, *itertools.accumulate(counts[:-1])]
-        self._starts = starts
+                self._starts[name] = [0, *itertools.accumulate(counts[:-1])]
         self._coordinates = PerProcess(partial(join_coordinates, sources, dim), self.name)
 
     def stored_objects(self, variable: str) -> StoredObjects | None:

@@ -325,7 +325,10 @@ class _SharedNames:
             known = self._dims.setdefault(dim, [])
             names = dict.fromkeys((dim, prefix + dim))
             named = [self._by_name[name] for name in names if name in self._by_name]
-            shared = self._shared(dim, [*known, *named], size, index)
+            is_joined = dim == self.on and bool(known)
+            alike = (d for d in (*known, *named) if is_joined or not d.difference(size, index))
+            # The first dimension of earlier sources that is the same.
+            shared = next(alike, None)
             if shared is None and known and self.is_strict:
                 raise OptionError(
                     f"two sources differ along {dim!r}",
@@ -349,12 +352,6 @@ class _SharedNames:
             if shared.name != dim:
                 part.renamed[dim] = shared.name
                 part.renamed.update((label, prefix + label) for label in sorted(labels - {dim}))
-
-    def _shared(self, dim: str, known: Sequence[_Dim], size: int, index: Any) -> _Dim | None:
-        """The first dimension of earlier sources that is the same; None if there is none."""
-        if dim == self.on and known:
-            return known[0]
-        return next((earlier for earlier in known if not earlier.difference(size, index)), None)
 
     def _name_coords(self) -> None:
         """Add new names for those other coordinates whose names are taken."""

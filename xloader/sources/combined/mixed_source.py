@@ -88,7 +88,7 @@ class RepeatedSource(View):
         self._base = base
         self._dim = dim
         self._elements = elements
-        self._name = base.name
+        self.name = base.name
         self._variables = dict(base.variables)
         self._axes: dict[str, int] = {}
         self._blocks: dict[str, _RepeatedBlocks] = {}
@@ -104,7 +104,7 @@ class RepeatedSource(View):
             shape[axis], chunks[axis] = len(elements), known[sizes].chunks
             self._axes[name], self._blocks[name] = axis, known[sizes]
             self._variables[name] = replace(variable, shape=tuple(shape), chunks=tuple(chunks))
-        self._fingerprint = catalog.fingerprint(
+        self.fingerprint = catalog.fingerprint(
             self._variables,
             {name: [base.fingerprint, dim, repr(elements)] for name in self._variables},
         )
@@ -133,14 +133,7 @@ class RepeatedSource(View):
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """The coordinates, with those along the dimension repeated."""
         coords = self._base.coordinates(is_indexed=is_indexed)
-        if self._dim not in coords.dims:
-            return coords
-        return coords.isel({self._dim: np.asarray(self._elements)})
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The notes of the source that reads each element once; see `Source.notes`."""
-        return self._base.notes
+        return coords.isel({self._dim: np.asarray(self._elements)}, missing_dims="ignore")
 
     def path_of(self, variable: str) -> str:
         """How the stored variable is read, in words."""
@@ -209,13 +202,11 @@ class SourceView:
         coords = coords.drop_vars([name for name in self.hidden if name in coords.variables])
         indexers: dict[str, Any] = {}
         for dim, kept in self.kept.items():
-            if dim not in coords.dims:
-                continue
             if isinstance(kept, range):
                 indexers[dim] = slice(kept.start, kept.stop, kept.step)
             else:
                 indexers[dim] = kept if isinstance(kept, int) else np.asarray(kept, np.int64)
-        coords = coords.isel(indexers)
+        coords = coords.isel(indexers, missing_dims="ignore")
         there = set(map(str, coords.variables)) | set(map(str, coords.dims))
         return coords.rename({old: new for old, new in self.names.items() if old in there})
 
@@ -234,9 +225,9 @@ class MixedSource(View):
         self._numbers = {
             name: numbers.setdefault(id(source), len(numbers)) for name, source in owners.items()
         }
-        self._name = home.name
+        self.name = home.name
         self._variables = {name: source.variables[name] for name, source in owners.items()}
-        self._fingerprint = catalog.fingerprint(
+        self.fingerprint = catalog.fingerprint(
             self._variables, {name: source.fingerprint for name, source in owners.items()}
         )
 
@@ -259,11 +250,7 @@ class MixedSource(View):
     @property
     def notes(self) -> tuple[str, ...]:
         """The notes of the home, then those of the other sources; see `Source.notes`."""
-        every = [
-            *self._home.notes,
-            *(note for source in self._owners.values() for note in source.notes),
-        ]
-        return tuple(dict.fromkeys(every))
+        return tuple(dict.fromkeys((*self._home.notes, *super().notes)))
 
     def files_of(self, variable: str) -> ChunkFiles | None:
         """The files of a variable in its own source; see `Source.files_of`."""
@@ -311,9 +298,7 @@ def one_source(
     variables: Iterable[str] = (),
 ) -> MixedSource:
     """Offer views as one source."""
-    owners: dict[str, Source] = {}
-    for view in views:
-        owners.update(view.owners())
+    owners = {name: source for view in views for name, source in view.owners().items()}
     owners = {variable: owners[variable] for variable in (*variables, *owners)}
     name = name or views[0].source.name
     return MixedSource(owners, JoinedViews(tuple(views), name, tuple(notes)))

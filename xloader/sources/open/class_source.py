@@ -215,33 +215,23 @@ def _in_words(unknown: Counter[str], outside: int) -> str:
     return " and ".join(notes)
 
 
-def named(texts: Sequence[str]) -> NDArray[Any]:
-    """Texts as an array of objects, which takes no room for the longest of them."""
-    array = np.empty(len(texts), object)
-    array[:] = texts
-    return array
-
-
+@dataclass(eq=False, repr=False)
 class ClassSource(Described):
     """A source whose chunks are whole files."""
 
-    def __init__(
-        self,
-        files: ClassFiles,
-        variables: Mapping[str, Variable],
-        dtype: DTypeLike | None,
-        open_kwargs: Mapping[str, Any],
-    ) -> None:
-        self.files = files
-        self._file_variables = dict(variables)
-        self._dtype = dtype
-        self._open_kwargs = dict(open_kwargs)
-        self._name = f"{len(files):,} files of {len(files.classes)} classes in {files.root}"
+    files: ClassFiles
+    _file_variables: Mapping[str, Variable]
+    _dtype: DTypeLike | None
+    _open_kwargs: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        files, variables = self.files, self._file_variables
+        self.name = f"{len(files):,} files of {len(files.classes)} classes in {files.root}"
         self._variables = {name: _along_files(v, len(files)) for name, v in variables.items()}
         digest = hashlib.sha256(catalog.fingerprint(self._variables, {}).encode())
         digest.update(json.dumps([files.classes, files.paths]).encode())
-        self._fingerprint = digest.hexdigest()
-        self._coordinates = PerProcess(partial(_labels, files), self._name, is_forkable=True)
+        self.fingerprint = digest.hexdigest()
+        self._coordinates = PerProcess(partial(_labels, files), self.name, is_forkable=True)
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """The number of the file, which is opened once for all its variables."""
@@ -344,10 +334,7 @@ class ClassSource(Described):
     def _error(
         self, kind: type[ChunkError], file: int, read: Read, what: str, remedy: str
     ) -> ChunkError:
-        root, path = self.files.root, self.files.paths[file]
-        return kind(
-            what, store=root, variable=read.variable, chunk=read.chunk, key=path, remedy=remedy
-        )
+        return kind(what, remedy=remedy, **read.place(self.files.root, self.files.paths[file]))
 
     @contextmanager
     def _errors(self, file: int, read: Read) -> Iterator[None]:
@@ -387,7 +374,7 @@ def open_class_source(
             given=f"{', '.join(map(repr, taken))} in {files.paths[0]}",
             remedy="rename it in the files, or leave a variable out with variables=[...]",
         )
-    return ClassSource(files, described, dtype, open_kwargs)
+    return ClassSource(files, dict(described), dtype, dict(open_kwargs))
 
 
 def _opener_of(path: str, open_kwargs: Mapping[str, Any]) -> FileOpener:
@@ -443,5 +430,6 @@ def _whole(source: Source, variable: Variable) -> tuple[NDArray[Any], Outcome]:
 
 
 def _labels(files: ClassFiles) -> xr.Dataset:
-    classes = named(files.classes)[files.codes]
-    return xr.Dataset(coords={FILE: (FILE, named(files.paths)), CLASS: (FILE, classes)})
+    # Arrays of objects take no room for the longest text.
+    classes = np.array(files.classes, object)[files.codes]
+    return xr.Dataset(coords={FILE: (FILE, np.array(files.paths, object)), CLASS: (FILE, classes)})

@@ -17,7 +17,6 @@ from typing import Any, Final
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
-from zarr.abc.store import Store
 
 from xloader.core.messages import unknown, warn_caller
 from xloader.core.packing import Packing
@@ -34,13 +33,10 @@ from xloader.sources.store_watch import StampedFiles
 from xloader.sources.stores.locations import pack, place_of
 from xloader.sources.stores.redaction import safe_name
 from xloader.sources.zarr.fetched_chunks import OnMissing
-from xloader.sources.zarr.zarr_source import ZarrSource, make_route, make_variable
+from xloader.sources.zarr.zarr_source import ZarrSource, plan_variable
 
 _MOST_REPEATS: Final = 8.0
 """A warning is raised if an epoch runs each task more often than this on average."""
-
-_DECODING_KEYS: Final = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
-"""Keys of an encoding that say how stored numbers are decoded."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +95,7 @@ def from_dataset(
     stores = {id(store): store for store in (view.lazy.array.store for view in views.values())}
     for store in stores.values():
         members = {v: view for v, view in views.items() if view.lazy.array.store is store}
-        dims = {v: tuple(str(dim) for dim in dataset[v].dims) for v in members}
-        owners.update(dict.fromkeys(members, _stored(members, store, dims, name, on_missing)))
+        owners.update(dict.fromkeys(members, _stored(dataset, members, name, on_missing)))
     return MixedSource({variable: owners[variable] for variable in chosen}, rest)
 
 
@@ -148,15 +143,12 @@ def _is_lazy(variable: xr.Variable) -> bool:
 
 
 def _stored(
-    views: dict[str, _ZarrView],
-    store: Store,
-    dims: dict[str, tuple[str, ...]],
-    name: str,
-    on_missing: OnMissing,
+    dataset: xr.Dataset, views: dict[str, _ZarrView], name: str, on_missing: OnMissing
 ) -> SelectedSource:
     """The source of the variables whose arrays are in one store."""
     stored = xr.Dataset({variable: view.stored for variable, view in views.items()})
-    place = place_of(store, {})
+    dims = {variable: tuple(map(str, dataset[variable].dims)) for variable in views}
+    place = place_of(next(iter(views.values())).lazy.array.store, {})
     assert place is not None, "a store of Zarr has a place"
     base = ZarrSource(
         place=place,
@@ -184,7 +176,7 @@ def _find(array: xr.DataArray) -> _ZarrView:
     dims = tuple(f"{name}[{axis}]" for axis in range(view.array.ndim))
     stored = xr.Variable(dims, view.decoded(), dict(array.attrs), dict(array.encoding))
     # The user may have changed the encoding for writing. Only the view's steps decoded anything.
-    for key in _DECODING_KEYS:
+    for key in catalog.DECODING_KEYS:
         stored.encoding.pop(key, None)
     stored.encoding.update(view.encoding())
     # A DataArray that is made from a Variable loses the encoding.
@@ -193,14 +185,13 @@ def _find(array: xr.DataArray) -> _ZarrView:
     if len(dtypes) > 1 or view.shape != array.shape:
         raise UnrecognisedError("its dtype or shape differs from the stored array")
     try:
-        offered = make_variable(decoded, view.array, None)
-        kind = make_route(decoded, view.array).kind
+        offered, route = plan_variable(decoded, view.array, None)
         SelectedBlocks(selected, offered)
     except UnsupportedDataError as error:
         raise UnrecognisedError(error.what) from error
     except OptionError as error:
         raise UnrecognisedError("an index that comes back to a chunk") from error
-    if kind != "decoded":
+    if route.kind != "decoded":
         _check_values(view, offered.packing)
     return _ZarrView(view, selected, decoded)
 

@@ -64,7 +64,7 @@ def open_source(
     if isinstance(source, xr.DataArray):
         source = source.to_dataset(name=UNNAMED if source.name is None else source.name)
     if isinstance(source, xr.Dataset | xr.DataTree):
-        _refuse_options(group, storage_options, open_kwargs)
+        _refuse_options({"group": group, "storage_options": storage_options}, open_kwargs)
         if isinstance(source, xr.Dataset):
             return from_dataset(source, variables, on_missing)
         return from_tree(source, variables, on_missing)
@@ -83,7 +83,11 @@ def open_source(
     else:
         place = place_of(source, versions)
     if isinstance(place, str):
-        kwargs = _file_kwargs(group, storage_options, open_kwargs)
+        kwargs = open_kwargs if group is None else {**open_kwargs, "group": group}
+        if storage_options:
+            # The netCDF library cannot read from fsspec's file systems.
+            engine = open_kwargs.get("engine") or "h5netcdf"
+            kwargs |= {"storage_options": dict(storage_options), "engine": engine}
         return from_file(FileOpener(place, kwargs), variables, dtype)
     if place is not None:
         place = place.patient(retry_policy or RetryPolicy())
@@ -159,18 +163,6 @@ def _remedy_of(opener: FileOpener) -> str:
     return f"check the file, pass engine=, or {extra_remedy('netcdf')}"
 
 
-def _file_kwargs(
-    group: str | None, storage_options: Mapping[str, Any] | None, open_kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Keyword arguments with which xarray opens a file."""
-    more: dict[str, Any] = {} if group is None else {"group": group}
-    if storage_options:
-        more["storage_options"] = dict(storage_options)
-        # The netCDF library cannot read from fsspec's file systems.
-        more.setdefault("engine", open_kwargs.get("engine") or "h5netcdf")
-    return {**open_kwargs, **more}
-
-
 def location_of(
     source: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None,
@@ -231,15 +223,9 @@ def _refuse_misspelt(open_kwargs: Mapping[str, Any]) -> None:
             )
 
 
-def _refuse_options(
-    group: str | None, storage_options: Mapping[str, Any] | None, open_kwargs: Mapping[str, Any]
-) -> None:
+def _refuse_options(options: Mapping[str, Any], open_kwargs: Mapping[str, Any]) -> None:
     """Raise an error if options for opening are given for an open dataset."""
-    given = [
-        *(["group"] if group is not None else []),
-        *(["storage_options"] if storage_options is not None else []),
-        *open_kwargs,
-    ]
+    given = [*(name for name, value in options.items() if value is not None), *open_kwargs]
     if given:
         raise OptionError(
             "these options cannot be used with a Dataset that is already open",

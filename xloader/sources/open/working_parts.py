@@ -24,7 +24,7 @@ from xloader.sources.open.from_zarr import HidingStore, dims_of
 from xloader.sources.open.open_source import location_of, open_source
 from xloader.sources.stores.bounded_reads import CHUNK_KEY
 from xloader.sources.stores.redaction import told_of
-from xloader.sources.zarr.object_inventory import METADATA, list_keys, list_names
+from xloader.sources.zarr.object_inventory import METADATA, list_names
 from xloader.sources.zarr.parse_codecs import check_codecs, unknown_codec_error
 from xloader.sources.zarr.stored_array import check_keys
 from xloader.sources.zarr.stored_grid import grid_of
@@ -84,31 +84,8 @@ def open_working_parts(
     arrays = _Arrays(store, group, place.secrets)
     broken = arrays.find_broken(is_open=source is not None)
     if failed is not None:
-        source, broken = _open_others(arrays, group, names, broken, failed)
+        source, broken = arrays.open_others(names, broken, failed)
     return WorkingParts(source, broken, arrays.is_consolidated)
-
-
-def _open_others(
-    arrays: _Arrays,
-    group: str | None,
-    names: Sequence[str],
-    broken: dict[str, str],
-    failed: XloaderError,
-) -> tuple[Source | None, dict[str, str]]:
-    """Open the arrays that are not broken, if need be without one more, which is then at fault."""
-    reason = f"it cannot be read: {failed.what}"
-    for culprit in (None, *(name for name in arrays.names if name not in broken)):
-        hidden = broken if culprit is None else broken | {culprit: reason}
-        left = [name for name in names if name not in hidden]
-        if not hidden or (names and not left):
-            continue
-        store = HidingStore(arrays.store, [f"{arrays.prefix}{name}" for name in hidden])
-        with suppress(XloaderError):
-            # Consolidated metadata would still list what is hidden.
-            return _open(store, left, group=group, consolidated=False), hidden
-    if not broken:
-        raise failed
-    return None, broken
 
 
 def _open(source: Any, names: Sequence[str], **options: Any) -> Source:
@@ -120,20 +97,39 @@ class _Arrays:
 
     def __init__(self, store: Store, group: str | None, secrets: tuple[str, ...]) -> None:
         path = (group or "").strip("/")
-        self.store = store
-        self.prefix = f"{path}/" if path else ""
+        self._group = group
+        self._store = store
+        self._prefix = f"{path}/" if path else ""
         self._secrets = secrets
         self._consolidated = self._read_consolidated()
         self.is_consolidated = bool(self._consolidated)
         folders = list_names(store, lambda: store.list_dir(path)) or ()
         # In a store that cannot be listed, only consolidated metadata name the arrays.
         others = {name.rstrip("/") for name in folders if name not in METADATA}
-        self.names = tuple(sorted({*self._consolidated, *others}))
+        self._names = tuple(sorted({*self._consolidated, *others}))
         self._sizes: dict[str, dict[str, int]] = {}
+
+    def open_others(
+        self, names: Sequence[str], broken: dict[str, str], failed: XloaderError
+    ) -> tuple[Source | None, dict[str, str]]:
+        """Open the arrays that work, if need be without one more, which is then at fault."""
+        reason = f"it cannot be read: {failed.what}"
+        for culprit in (None, *(name for name in self._names if name not in broken)):
+            hidden = broken if culprit is None else broken | {culprit: reason}
+            left = [name for name in names if name not in hidden]
+            if not hidden or (names and not left):
+                continue
+            store = HidingStore(self._store, [f"{self._prefix}{name}" for name in hidden])
+            with suppress(XloaderError):
+                # Consolidated metadata would still list what is hidden.
+                return _open(store, left, group=self._group, consolidated=False), hidden
+        if not broken:
+            raise failed
+        return None, broken
 
     def find_broken(self, *, is_open: bool) -> dict[str, str]:
         """Find the arrays that are broken, and why."""
-        faults = {name: self._fault_of(name, is_open) for name in self.names}
+        faults = {name: self._fault_of(name, is_open) for name in self._names}
         broken = {name: fault for name, fault in faults.items() if fault}
         return self._group_fault() | broken | self._conflicts()
 
@@ -159,8 +155,9 @@ class _Arrays:
         """The fault of a folder that no metadata document makes an array."""
         if self._get(f"{name}/.zgroup") is not None:
             return ""
-        begin = f"{self.prefix}{name}/"
-        keys = [key.removeprefix(begin) for key in list_keys(self.store, begin, _FEW) or ()]
+        begin = f"{self._prefix}{name}/"
+        listed = list_names(self._store, lambda: self._store.list_prefix(begin), _FEW)
+        keys = [key.removeprefix(begin) for key in listed or ()]
         has_metadata = any(key.rpartition("/")[2] in METADATA for key in keys)
         if has_metadata or not any(map(CHUNK_KEY.fullmatch, keys)):
             return ""
@@ -182,7 +179,7 @@ class _Arrays:
         """Why an array cannot be opened by itself; else an empty text, and its sizes are kept."""
         try:
             with zarr_adapter.allow_rectilinear_chunks():
-                array = zarr.open_array(self.store, path=f"{self.prefix}{name}", mode="r")
+                array = zarr.open_array(self._store, path=f"{self._prefix}{name}", mode="r")
             check_keys(array)
             check_codecs(array)
             grid_of(array)
@@ -252,7 +249,7 @@ class _Arrays:
             return None
         prototype = zarr_adapter.default_buffer_prototype()
         try:
-            buffer = zarr_adapter.sync(self.store.get(f"{self.prefix}{key}", prototype))
+            buffer = zarr_adapter.sync(self._store.get(f"{self._prefix}{key}", prototype))
         # Each store has errors of its own for names that cannot be keys.
         except Exception:
             return None

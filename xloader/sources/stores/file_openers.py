@@ -12,7 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.util import get_temp_dir
 from typing import Any, Final
@@ -37,8 +37,8 @@ class Gate:
         self._changed = threading.Condition()
         # Without a queue, a thread that opens file after file would keep all others waiting.
         self._queue: deque[object] = deque()
+        # Negative while a thread opens a file.
         self._num_reading = 0
-        self._is_opening = False
 
     @classmethod
     def of_process(cls) -> Gate:
@@ -46,36 +46,30 @@ class Gate:
         # A forked child gets a gate of its own: a lock held at the fork is never released there.
         return _GATES.setdefault(os.getpid(), cls())
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> AbstractContextManager[None]:
         """Keep other threads from opening files while the ``with`` block runs.
 
         The block must not enter a gate itself.
         """
-        with self._changed:
-            self._wait(lambda: not self._is_opening)
-            self._num_reading += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._num_reading -= 1
-                self._changed.notify_all()
+        return self._held(1, lambda: self._num_reading >= 0)
 
-    @contextmanager
-    def opening(self) -> Iterator[None]:
+    def opening(self) -> AbstractContextManager[None]:
         """Keep other threads from reading or opening files while the ``with`` block runs.
 
         The block must not enter a gate itself.
         """
+        return self._held(-1, lambda: not self._num_reading)
+
+    @contextmanager
+    def _held(self, number: int, is_free: Callable[[], bool]) -> Iterator[None]:
         with self._changed:
-            self._wait(lambda: not self._is_opening and not self._num_reading)
-            self._is_opening = True
+            self._wait(is_free)
+            self._num_reading += number
         try:
             yield
         finally:
             with self._changed:
-                self._is_opening = False
+                self._num_reading -= number
                 self._changed.notify_all()
 
     def _wait(self, is_free: Callable[[], bool]) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Final, Generic, TypeVar
 
 from xloader.errors import ForkError
 
@@ -56,31 +57,25 @@ class Home:
         self._pid = pid if pid == _LOADED_IN else os.getpid()
 
 
+@dataclass(eq=False, repr=False)
 class PerProcess(Generic[T]):
     """A handle that each process opens at first use, and that is dropped when pickled."""
 
-    def __init__(
-        self,
-        make: Callable[[], T],
-        what: str,
-        *,
-        is_forkable: bool = False,
-        is_remade: bool = False,
-    ) -> None:
-        self._make = make
-        self._what = what
-        self._is_forkable = is_forkable
-        self._is_remade = is_remade
-        self._opened: tuple[int, T] | None = None
-        self._locks: dict[int, threading.Lock] = {}
+    _make: Callable[[], T]
+    _what: str
+    _: KW_ONLY
+    is_forkable: bool = False
+    is_remade: bool = False
+    _opened: tuple[int, T] | None = None
+    _locks: dict[int, threading.Lock] = field(default_factory=dict)
 
     def get(self) -> T:
         """Return the handle of this process, and open it at the first call."""
         opened = self._opened
-        if opened is None or (self._is_remade and opened[0] != os.getpid()):
+        if opened is None or (self.is_remade and opened[0] != os.getpid()):
             opened = self._open()
         pid, handle = opened
-        if pid != os.getpid() and not self._is_forkable:
+        if pid != os.getpid() and not self.is_forkable:
             raise _fork_error(self._what, pid)
         return handle
 
@@ -88,13 +83,9 @@ class PerProcess(Generic[T]):
         pid = os.getpid()
         # One lock per process: a lock that another thread held at the fork is never released here.
         with self._locks.setdefault(pid, threading.Lock()):
-            if self._opened is None or (self._is_remade and self._opened[0] != pid):
+            if self._opened is None or (self.is_remade and self._opened[0] != pid):
                 self._opened = (pid, self._make())
             return self._opened
 
-    def __getstate__(self) -> tuple[Callable[[], T], str, bool, bool]:
-        return self._make, self._what, self._is_forkable, self._is_remade
-
-    def __setstate__(self, state: tuple[Callable[[], T], str, bool, bool]) -> None:
-        make, what, is_forkable, is_remade = state
-        self.__init__(make, what, is_forkable=is_forkable, is_remade=is_remade)  # type: ignore[misc]
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None, "_locks": {}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import itertools
 import os
 import re
 import shutil
@@ -152,7 +153,9 @@ def check_apart(target: str | os.PathLike[str], source: Source) -> None:
         place = os.path.abspath(place)
     # The name of a source of many stores tells only two of them; each store has a watch.
     names = {source.name, *(watch.store for watch in source.watches(list(source.variables)))}
-    paths = [path for name in names for path in _paths_in(name)]
+    # Names such as "an open Dataset of /a.zarr and /b.zarr".
+    pieces = [re.split(r" and |, ", name.replace("file://", "")) for name in names]
+    paths = [path.removeprefix("an open Dataset of ") for path in itertools.chain(*pieces)]
     if any(_is_within(place, path) or _is_within(path, place) for path in paths):
         raise TargetError(
             "the target lies in the source, or the source in the target",
@@ -171,12 +174,6 @@ def check_replaceable(target: Path) -> None:
             given="overwrite=True",
             remedy="choose another path, or remove the folder yourself",
         )
-
-
-def _paths_in(name: str) -> list[str]:
-    """The paths and URLs that the name of a source tells, such as "an open Dataset of /a.zarr"."""
-    pieces = re.split(r" and |, ", name.replace("file://", ""))
-    return [piece.removeprefix("an open Dataset of ") for piece in pieces]
 
 
 def _is_within(inner: str, outer: str) -> bool:

@@ -10,7 +10,9 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, cast
 
 import zarr
@@ -18,6 +20,7 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore, ZipStore
 
 from xloader.sources import zarr_adapter
+from xloader.sources.arrays.catalog import DECODING_KEYS
 from xloader.sources.store_watch import (
     FileWatch,
     Stamp,
@@ -26,24 +29,17 @@ from xloader.sources.store_watch import (
     generation_of,
     stamp_of,
 )
-from xloader.sources.stores.bounded_reads import OrdinaryFiles
 from xloader.sources.stores.redaction import Secrets, access_error, cause_of
-from xloader.sources.zarr.object_readers import objects_of
+from xloader.sources.zarr.object_readers import is_in_files, objects_of
 from xloader.sources.zarr.parse_codecs import Metadata
 
 _NAMES: Final = {2: (".zarray", ".zattrs"), 3: ("zarr.json",)}
 """Names of an array's documents, by version of the format. The first one must exist."""
 
-_DECODING: Final = (
-    *("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"),
-    "dtype",
-)
+_DECODING: Final = (*DECODING_KEYS, "dtype")
 """Attributes that decide how stored numbers are decoded. Others may change at any time."""
 
 _PLURAL: Final = ("chunks", "shards", "codecs", "dimensions")
-
-_FOLDERS: Final = (LocalStore, OrdinaryFiles)
-"""Classes of stores whose metadata documents are files."""
 
 _OTHER: Final = {2: 3, 3: 2}
 """For each version of the Zarr format, the other one."""
@@ -67,23 +63,16 @@ def parse(texts: Sequence[bytes | None], opened: Metadata) -> Metadata:
         return cast("Metadata", type(opened).from_dict(document))
 
 
-def differences(opened: Metadata, now: Metadata) -> list[str]:
-    """Describe the differences of metadata that change the values that are read."""
+def differences(opened: Metadata, now: Metadata) -> dict[str, str]:
+    """Describe the differences of metadata that change the values that are read, by property."""
     before, after = _facts(opened), _facts(now)
-    changes = []
+    changes = {}
     for name in dict.fromkeys((*before, *after)):
         old, new = before.get(name, "none"), after.get(name, "none")
         if old != new:
             was, are = ("were", "are") if name in _PLURAL else ("was", "is")
-            changes.append(f"{name} {was} {old}, {are} now {new}")
+            changes[name] = f"{name} {was} {old}, {are} now {new}"
     return changes
-
-
-def is_grown(opened: Metadata, now: Metadata) -> bool:
-    """Whether the array only grew, if it changed at all: its old values lie where they were."""
-    before, after = _facts(opened), _facts(now)
-    sizes = zip(opened.shape, now.shape, strict=False)
-    return before | {"shape": ""} == after | {"shape": ""} and all(a <= b for a, b in sizes)
 
 
 def _facts(metadata: Metadata) -> dict[str, str]:
@@ -133,87 +122,55 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Opening:
-    """The metadata documents of one array at opening. It is pickled with the source."""
+    """One array at opening. It is pickled with the source.
 
-    digest: bytes = b""
-    files: StampedFiles | None = None
-    is_in_folder: bool = False
-    generation: int | None = None
-
-
-@dataclass(frozen=True)
-class Openings:
-    """The arrays of a source at opening, from which each process makes its watches."""
+    `files`, `digest`, `generation`: those of its documents, if they are files. `get_store`: opens
+    the store, once in each process.
+    """
 
     store: str
     secrets: Secrets
-    arrays: Mapping[str, Opening]
+    variable: str
+    path: str
+    metadata: Metadata
+    get_store: Callable[[], Store]
     is_behind: bool
-
-    @classmethod
-    def now(
-        cls, arrays: Mapping[str, zarr.Array[Any]], store: str, secrets: Secrets, *, is_behind: bool
-    ) -> Openings:
-        """Record arrays that were just opened."""
-        openings = {v: opening for v, array in arrays.items() if (opening := _opening(array))}
-        if openings and is_behind and not _has_documents(next(iter(arrays.values()))):
-            # Without documents of its own an array has only consolidated metadata, and there is
-            # nothing to compare.
-            openings = {}
-        return cls(store, secrets, openings, is_behind)
-
-    def watch(
-        self, variable: str, path: str, metadata: Metadata, get_store: Callable[[], Store]
-    ) -> Watch:
-        """Make the watch of one array."""
-        opening = self.arrays.get(variable)
-        if opening is None:
-            return Watch(self.store)
-        if opening.files is not None and not opening.is_in_folder:
-            return FileWatch(self.store, opening.files)
-        return _ArrayWatch(self, variable, path, metadata, get_store)
+    files: StampedFiles | None = None
+    digest: bytes = b""
+    generation: int | None = None
 
 
 class _ArrayWatch(Watch):
-    """Watch of the metadata documents of one array; see `Openings.watch`."""
+    """Watch of the metadata documents of one array."""
 
-    def __init__(
-        self,
-        openings: Openings,
-        variable: str,
-        path: str,
-        metadata: Metadata,
-        get_store: Callable[[], Store],
-    ) -> None:
-        opening = openings.arrays[variable]
-        super().__init__(openings.store, is_near=opening.is_in_folder)
-        self._openings = openings
-        self._variable = variable
-        self._metadata = metadata
-        self._array_path = path
-        self._get_store = get_store
+    def __init__(self, opening: Opening) -> None:
+        super().__init__(opening.store, is_near=opening.files is not None)
         self._opening = opening
+        self._metadata = opening.metadata
         self._paths = () if opening.files is None else opening.files.paths
         self._seen_stamps: Sequence[Stamp | None] | None = None
         self._seen_digest = b""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _ArrayWatch, (self._opening,)
 
     def _compare(self, *, is_missed: bool) -> str:
         try:
             change = self._change_since(is_missed=is_missed)
         # The libraries of stores raise errors of their own, whose text may hold a signed URL.
         except Exception as error:
-            store, secrets = self._openings.store, self._openings.secrets
-            fault = access_error(error, store, secrets, "while reading its metadata again")
+            secrets = self._opening.secrets
+            fault = access_error(error, self.store, secrets, "while reading its metadata again")
             raise fault from cause_of(error, secrets)
-        return change and f"variable {self._variable!r}{change}"
+        return change and f"variable {self._opening.variable!r}{change}"
 
     def _change_since(self, *, is_missed: bool) -> str:
         stamps = [stamp_of(path) for path in self._paths] if self._paths else None
         if stamps is None or stamps != self._seen_stamps:
-            keys = keys_of(self._array_path, self._metadata.zarr_format)
-            texts = _read(self._get_store(), keys)
+            keys = keys_of(self._opening.path, self._metadata.zarr_format)
+            texts = _read(self._opening.get_store(), keys)
             if texts[0] is None:
                 return self._gone()
             digest = _digest_of(texts)
@@ -234,19 +191,21 @@ class _ArrayWatch(Watch):
             changes = differences(self._metadata, now)
         except Exception as error:
             return f"its metadata cannot be read any more ({type(error).__name__})"
-        is_first = not self._seen_digest
-        if changes and is_first and self._openings.is_behind and is_grown(self._metadata, now):
+        texts_of_changes = list(changes.values())
+        sizes = zip(self._metadata.shape, now.shape, strict=False)
+        is_grown = changes.keys() == {"shape"} and all(a <= b for a, b in sizes)
+        if is_grown and not self._seen_digest and self._opening.is_behind:
             # Older consolidated metadata is accepted if the array had grown before the opening.
             if digest == (self._opening.digest or digest):
                 self._metadata = now
                 return ""
-            changes += ["unless its consolidated metadata is out of date"]
-        return ", ".join(changes)
+            texts_of_changes += ["unless its consolidated metadata is out of date"]
+        return ", ".join(texts_of_changes)
 
     def _gone(self) -> str:
         version = self._metadata.zarr_format
-        (first, *_) = keys_of(self._array_path, _OTHER[version])
-        if _read(self._get_store(), [first])[0] is None:
+        (first, *_) = keys_of(self._opening.path, _OTHER[version])
+        if _read(self._opening.get_store(), [first])[0] is None:
             return " is gone"
         return f": the Zarr format was {version}, is now {_OTHER[version]}"
 
@@ -271,20 +230,39 @@ class _ArrayWatch(Watch):
         return is_other or generation_of(self._paths[0]) != self._opening.generation
 
 
-def _opening(array: zarr.Array[Any]) -> Opening | None:
-    """Record an array without a request to the store; None if it cannot be watched."""
-    store = array.store
+def watches_of(
+    arrays: Mapping[str, zarr.Array[Any]],
+    store: str,
+    secrets: Secrets,
+    get_store: Callable[[], Store],
+    *,
+    is_behind: bool,
+) -> dict[str, Watch]:
+    """The watches of arrays that were just opened, by variable."""
+    if is_behind and arrays and not _has_documents(next(iter(arrays.values()))):
+        # Without documents of its own an array has only consolidated metadata, and there is
+        # nothing to compare.
+        return {variable: Watch(store) for variable in arrays}
+    openings = {
+        v: Opening(store, secrets, v, array.path, array.metadata, get_store, is_behind)
+        for v, array in arrays.items()
+    }
+    return {v: _watch_of(opening, arrays[v].store) for v, opening in openings.items()}
+
+
+def _watch_of(opening: Opening, store: Store) -> Watch:
+    """The watch of one array, made without a request to the store."""
     if type(store) is ZipStore:
-        return Opening(files=StampedFiles.now(os.path.abspath(store.path)))
-    keys = keys_of(array.path, array.metadata.zarr_format)
+        return FileWatch(opening.store, StampedFiles.now(os.path.abspath(store.path)))
+    keys = keys_of(opening.path, opening.metadata.zarr_format)
     paths = _paths_of(store, keys)
     if not paths:
-        return Opening()
+        return _ArrayWatch(opening)
     files = StampedFiles.now(*paths)
     if files.stamps[0] is None:
-        return None
+        return Watch(opening.store)
     digest, generation = _digest_of(_read(store, keys)), generation_of(paths[0])
-    return Opening(digest, files, is_in_folder=True, generation=generation)
+    return _ArrayWatch(replace(opening, files=files, digest=digest, generation=generation))
 
 
 def _has_documents(array: zarr.Array[Any]) -> bool:
@@ -298,28 +276,25 @@ def _has_documents(array: zarr.Array[Any]) -> bool:
 
 def _paths_of(store: Store, keys: Sequence[str]) -> list[str]:
     """Paths of some keys of a folder; empty for any other store."""
-    # A subclass may read from elsewhere.
-    if isinstance(store, LocalStore) and type(store) in _FOLDERS:
-        return [os.path.join(store.root, key) for key in keys]
-    return []
+    if not is_in_files(store):
+        return []
+    return [os.path.join(cast("LocalStore", store).root, key) for key in keys]
 
 
 def _read(store: Store, keys: Sequence[str]) -> list[bytes | None]:
     """The bytes stored under some keys; None for each key that is absent."""
     if paths := _paths_of(store, keys):
         # The buffer of chunk reads may hold a chunk that is not decoded yet, so it is not used.
-        return [_read_file(path) for path in paths]
+        return [_read_file(Path(path)) for path in paths]
     objects = objects_of(store)
     buffers = [objects.get(key) for key in keys]
     return [None if buffer is None else bytes(buffer) for buffer in buffers]
 
 
-def _read_file(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+def _read_file(path: Path) -> bytes | None:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return path.read_bytes()
+    return None
 
 
 def _digest_of(texts: Sequence[bytes | None]) -> bytes:

@@ -396,9 +396,6 @@ class Chain:
             and out.flags.c_contiguous
         ):
             target = out.reshape(-1).view(np.uint8)
-            if self.simple is not None and self.simple.compressor:
-                COMPRESSORS[self.simple.compressor](data, target)
-                return
         decoded = decode(data, self.steps, self.nbytes, target, scratch)
         if decoded is not target:
             out[...] = take(self._turn(decoded), cut)
@@ -438,11 +435,6 @@ class Sharding:
     def num_chunks(self) -> int:
         """Number of chunks of a whole shard."""
         return math.prod(self.chunks_per_shard)
-
-    @property
-    def index_stored_nbytes(self) -> int:
-        """Size of an index as stored, in bytes."""
-        return self.index_chain.stored_nbytes
 
     @property
     def is_checked(self) -> bool:

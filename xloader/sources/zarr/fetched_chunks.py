@@ -7,14 +7,13 @@ errors of chunks that cannot be read name them.
 
 from __future__ import annotations
 
-import copy
 import gzip
 import lzma
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Final, Literal, NoReturn
 
@@ -32,7 +31,6 @@ from xloader.errors import (
 )
 from xloader.sources.base import Fetched, Outcome, Read, StoredChunks
 from xloader.sources.retries import current, is_transient, status_of
-from xloader.sources.store_watch import Watch
 from xloader.sources.stores.bounded_reads import DamagedObjectError
 from xloader.sources.stores.redaction import DENIED_REMEDY, Secrets, cause_of, is_denied, told_of
 from xloader.sources.zarr.codec_chain import SCRATCH, Bytes
@@ -51,53 +49,47 @@ _OF_CODECS: Final = (
 """Errors that codecs raise for damaged bytes. The libraries of stores raise others."""
 
 
-class Missing:
-    """Counts absent chunks, and warns of them or raises. A pickled copy starts at zero."""
+@dataclass(eq=False, repr=False)
+class ReadFaults:
+    """Counts absent chunks, and turns errors of failed reads into errors that name the chunk.
 
-    def __init__(self, store: str, on_missing: OnMissing) -> None:
-        self._store = store
-        self._on_missing = on_missing
-        self._lock = threading.Lock()
-        self.count = 0
+    A pickled copy counts from zero.
+    """
 
-    def note(self, read: Read, key: str, watch: Watch) -> None:
+    store: str
+    secrets: Secrets
+    on_missing: OnMissing
+    num_missing: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ReadFaults, (self.store, self.secrets, self.on_missing)
+
+    def note_missing(self, read: Read, array: StoredArray) -> None:
         """Count an absent chunk, after a check that its array did not change."""
-        watch.look_for_missing(
-            is_news=self._on_missing == "raise" or not self.count,
-            is_meant=self._on_missing == "fill",
+        array.watch.look_for_missing(
+            is_news=self.on_missing == "raise" or not self.num_missing,
+            is_meant=self.on_missing == "fill",
         )
         with self._lock:
-            self.count += 1
-            is_first = self.count == 1
-        if self._on_missing == "raise":
+            self.num_missing += 1
+            is_first = self.num_missing == 1
+        key = array.key(read.chunk)
+        if self.on_missing == "raise":
             raise MissingChunkError(
                 "a chunk is absent from the store",
-                store=self._store,
-                variable=read.variable,
-                chunk=read.chunk,
-                key=key,
                 remedy='restore it, or open with on_missing="fill" to read the fill value',
+                **read.place(self.store, key),
             )
-        if self._on_missing == "warn" and is_first:
+        if self.on_missing == "warn" and is_first:
             warn_caller(
                 f"chunk {read.chunk} of variable {read.variable!r} (key {key!r}) is absent from "
-                f"{self._store} and is read as the fill value. Other absent chunks are read in the "
+                f"{self.store} and is read as the fill value. Other absent chunks are read in the "
                 "same way, and counted without a warning. xarray and zarr leave out chunks of the "
                 'fill value alone, such as NaN over land. Pass on_missing="fill" if chunks are '
                 'absent on purpose, or on_missing="raise" to get an error instead.',
                 ChunkWarning,
             )
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Missing, (self._store, self._on_missing)
-
-
-@dataclass(frozen=True)
-class ChunkErrors:
-    """Turns the error of a failed read into an error that names the chunk."""
-
-    store: str
-    secrets: Secrets
 
     def tell(
         self, error: Exception, read: Read, array: StoredArray, *, is_decoding: bool
@@ -112,8 +104,7 @@ class ChunkErrors:
             raise error
         # The shard may have been written again, with another index.
         array.forget(read.chunk)
-        place: dict[str, Any] = {"store": self.store, "variable": read.variable}
-        place |= {"chunk": read.chunk, "key": array.key(read.chunk)}
+        place = read.place(self.store, array.key(read.chunk))
         if isinstance(error, SourceAccessError):
             what = f"a chunk could not be read: {error.what}"
             raise ChunkError(what, remedy=error.remedy, **place) from error
@@ -153,28 +144,20 @@ def _store_fault(error: Exception) -> tuple[str, str]:
     return f"a chunk could not be read ({reason})", remedy
 
 
+@dataclass(eq=False, repr=False)
 class _Chunks:
     """Base class of chunks that xloader decodes itself."""
 
+    _arrays: Sequence[StoredArray]
+    _reads: Sequence[Read]
+    _faults: ReadFaults
+    nbytes: int = 0
     _held: list[FetchedPiece] | None = None
-
-    def __init__(
-        self,
-        arrays: Sequence[StoredArray],
-        reads: Sequence[Read],
-        chunk_errors: ChunkErrors,
-        missing: Missing,
-    ) -> None:
-        self._arrays = arrays
-        self._reads = reads
-        self._chunk_errors = chunk_errors
-        self._missing = missing
-        self._seconds = 0.0
-        self._awaited = 0
-        self._named_reads: Sequence[Read] | None = None
-        # Whether chunks took memory that is not counted, as filters and lists of elements do.
-        self._is_copied = False
-        self.nbytes = 0
+    _seconds: float = 0.0
+    _awaited: int = 0
+    _named_reads: Sequence[Read] | None = None
+    # Whether chunks took memory that is not counted, as filters and lists of elements do.
+    _is_copied: bool = False
 
     @property
     def stored(self) -> StoredChunks | None:
@@ -188,19 +171,21 @@ class _Chunks:
 
     def some(self, numbers: Sequence[int]) -> Fetched:
         """Some of the chunks that are held; see `StoredChunks.some`."""
-        data, some = self.data(), copy.copy(self)
-        some._arrays = [self._arrays[number] for number in numbers]
-        some._reads = [self._reads[number] for number in numbers]
+        data = self.data()
+        arrays = [self._arrays[number] for number in numbers]
+        reads = [self._reads[number] for number in numbers]
         chunks = [(at, data[number]) for at, number in enumerate(numbers)]
-        some.nbytes = sum(stored.nbytes for _, stored in chunks if stored is not None)
-        some._held = [FetchedPiece(chunks, 0, some.nbytes)]
-        return some
+        nbytes = sum(stored.nbytes for _, stored in chunks if stored is not None)
+        held = [FetchedPiece(chunks, 0, nbytes)]
+        return replace(self, _arrays=arrays, _reads=reads, nbytes=nbytes, _held=held)
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
         """Decode the chunks; see `Fetched.decode`."""
         num_missing = num_requests = stored_nbytes = 0
         is_held = self.nbytes > 0
-        for piece in self._pieces():
+        # Fetched now, or held before and released here.
+        arriving = self._timed(self._fetch()) if self._held is None else _let_go(self._held)
+        for piece in arriving:
             num_requests += piece.num_requests
             stored_nbytes = max(stored_nbytes, piece.nbytes)
             num_missing += self._put(piece.chunks, outs)
@@ -218,10 +203,6 @@ class _Chunks:
         self._held = list(self._timed(self._fetch()))
         self.nbytes = sum(piece.nbytes for piece in self._held)
 
-    def _pieces(self) -> Iterator[FetchedPiece]:
-        """The chunks, some at a time: fetched now, or held before and released here."""
-        return self._timed(self._fetch()) if self._held is None else _let_go(self._held)
-
     def _fetch(self) -> Iterator[FetchedPiece]:
         """The chunks as they arrive from the store."""
         raise NotImplementedError
@@ -237,7 +218,7 @@ class _Chunks:
                 piece = next(pieces, None)
             except Exception as error:
                 read, array = self._reads[self._awaited], self._arrays[self._awaited]
-                self._chunk_errors.tell(error, read, array, is_decoding=False)
+                self._faults.tell(error, read, array, is_decoding=False)
             self._seconds += perf_counter() - begin
             if piece is None:
                 return
@@ -271,9 +252,8 @@ class _Chunks:
         there = [(number, data) for number, data in chunks if data is not None]
         absent = [number for number, data in chunks if data is None]
         for number in absent:
-            read, array = self._reads[number], self._arrays[number]
-            self._missing.note(read, array.key(read.chunk), array.watch)
-            array.fill(outs[number])
+            self._faults.note_missing(self._reads[number], self._arrays[number])
+            self._arrays[number].fill(outs[number])
         for number, data in self._left(there, outs):
             read, array = self._reads[number], self._arrays[number]
             are_slices = all(isinstance(elements, slice) for elements in read.cut)
@@ -281,7 +261,7 @@ class _Chunks:
             try:
                 array.decode(data, read.chunk, read.cut, outs[number], SCRATCH)
             except Exception as error:
-                self._chunk_errors.tell(error, read, array, is_decoding=True)
+                self._faults.tell(error, read, array, is_decoding=True)
         return len(absent)
 
     def _left(

@@ -20,7 +20,7 @@ from xloader.sources import zarr_adapter
 from xloader.sources.chunk_sizes import ObjectInventory, spans_of
 from xloader.sources.retries import current
 from xloader.sources.stores.bounded_reads import CHUNK_KEY
-from xloader.sources.zarr.stored_grid import StoredGrid
+from xloader.sources.zarr.stored_array import StoredArray
 
 METADATA: Final = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 """Last parts of keys that hold no values."""
@@ -36,23 +36,21 @@ _NUM_NAMED: Final = 3
 _MOST_OBJECTS: Final = 8
 
 
-def take_inventory(
-    store: Store, path: str, grid: StoredGrid, key_of: Callable[[tuple[int, ...]], str]
-) -> ObjectInventory | None:
+def take_inventory(array: StoredArray) -> ObjectInventory | None:
     """List the stored objects of an array.
 
-    None if the store cannot be listed, or there are too many objects.
+    None if the store cannot be listed, if there are too many objects, or if the grid is unknown.
     """
-    counts = grid.object_counts
-    if math.prod(counts) > _MOST_LISTED:
+    store, counts = array.store, array.grid.object_counts
+    if not array.grid.is_known or math.prod(counts) > _MOST_LISTED:
         return None
-    keys = list_keys(store, f"{path}/" if path else "")
+    prefix = f"{array.path}/" if array.path else ""
+    keys = list_names(store, lambda: store.list_prefix(prefix))
     if keys is None:
         return None
-    begin = len(path) + bool(path)
     # Zip files list folders, and file managers leave files of their own.
-    there = {key for key in keys if CHUNK_KEY.fullmatch(key, begin)}
-    expected = [key_of(index) for index in itertools.product(*map(range, counts))]
+    there = {key for key in keys if CHUNK_KEY.fullmatch(key, len(prefix))}
+    expected = [array.key_of_object(index) for index in itertools.product(*map(range, counts))]
     absent = [key for key in expected if key not in there]
     beyond = sorted(there.difference(expected))
     # Many objects are absent of sparse data; none of the others needs to be looked for twice.
@@ -67,11 +65,6 @@ def take_inventory(
         empty=tuple(key for key, size in zip(present, sizes or (), strict=False) if not size),
         nbytes=None if sizes is None else sum(sizes),
     )
-
-
-def list_keys(store: Store, prefix: str, most: int | None = None) -> list[str] | None:
-    """The keys of a store that begin with a prefix; None if the store cannot be listed."""
-    return list_names(store, lambda: store.list_prefix(prefix), most)
 
 
 def list_names(
@@ -119,26 +112,25 @@ def _sizes_of(store: Store, keys: Sequence[str]) -> list[int] | None:
         return None
 
 
-def stored_share(
-    store: Store, grid: StoredGrid, key_of: Callable[[tuple[int, ...]], str], itemsize: int
-) -> float | None:
+def stored_share(array: StoredArray, itemsize: int) -> float | None:
     """Stored bytes for each decoded byte, of up to 8 objects from all over an array.
 
     None if the store does not tell sizes without reading, or has none of these objects.
     """
-    inner, counts = _telling_sizes(store), grid.object_counts
+    inner, counts = _telling_sizes(array.store), array.grid.object_counts
     last = math.prod(counts) - 1
     if inner is None or last < 0:
         return None
     stored = decoded = 0
     for place in sorted({place * last // (_MOST_OBJECTS - 1) for place in range(_MOST_OBJECTS)}):
         index = tuple(map(int, np.unravel_index(place, counts)))
-        key = key_of(grid.first_chunk(index) if grid.is_sharded else index)
+        key = array.key_of_object(index)
         try:
             stored += current().ask(key, partial(_size_of, inner, key))
         except (XloaderError, OSError):
             continue
-        spans = zip(spans_of(grid.object_sizes, index, grid.shape), grid.shape, strict=True)
+        shape = array.grid.shape
+        spans = zip(spans_of(array.grid.object_sizes, index, shape), shape, strict=True)
         # The last object may reach past the end.
         decoded += itemsize * math.prod(min(end, size) - begin for (begin, end), size in spans)
     return stored / decoded if decoded else None

@@ -12,6 +12,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
@@ -305,20 +306,18 @@ def objects_of(store: Store) -> Objects:
     return OfObstore(store) if type(store) is ObjectStore else Asynchronous(store)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class _OneByOne(Objects):
     """The objects of a store that is read with one direct call for each piece, without a wait."""
 
-    def __init__(
-        self, store: Store, read: Callable[[str, ByteRequest | None], Buffer | None]
-    ) -> None:
-        self._store = store
-        self._read = read
+    store: Store
+    read: Callable[[str, ByteRequest | None], Buffer | None]
 
     def _get_piece(self, key: str, start: int, stop: int | None, most: int) -> Bytes | None:
         wanted = _request(start, stop)
         if wanted is None:
-            check_size(key, told_size(self._store, key), most)
-        data = _as_bytes(self._read(key, wanted))
+            check_size(key, told_size(self.store, key), most)
+        data = _as_bytes(self.read(key, wanted))
         check_size(key, 0 if data is None else data.size, most)
         return data
 
@@ -340,11 +339,6 @@ class Asynchronous(Objects):
     def _read_together(
         self, attempts: Attempts, pieces: Sequence[ObjectPiece]
     ) -> list[Buffer | None]:
-        return sync(self._gather(attempts, pieces))
-
-    async def _gather(
-        self, attempts: Attempts, pieces: Sequence[ObjectPiece]
-    ) -> list[Buffer | None]:
         limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or len(pieces))
 
         async def get(piece: ObjectPiece) -> Buffer | None:
@@ -356,7 +350,10 @@ class Asynchronous(Objects):
                     key, lambda: get_bounded(self._store, key, self._prototype, wanted, most)
                 )
 
-        return await asyncio.gather(*map(get, pieces))
+        async def gather() -> list[Buffer | None]:
+            return await asyncio.gather(*map(get, pieces))
+
+        return sync(gather())
 
 
 class OfObstore(Objects):

@@ -220,19 +220,15 @@ def coalesce(
 ) -> list[tuple[Span, list[Placed]]]:
     """Join chunks that lie close together in their shard."""
     joined: list[tuple[Span, list[Placed]]] = []
-    first = last = 0
-    members: list[Placed] = []
     for chunk in sorted(chunks):
         start, end, _ = chunk
-        if members and start - last <= most_gap and max(last, end) - first <= most_nbytes:
-            members.append(chunk)
-            last = max(last, end)
-            continue
-        if members:
-            joined.append(((first, last), members))
-        first, last, members = start, end, [chunk]
-    if members:
-        joined.append(((first, last), members))
+        if joined:
+            (first, last), members = joined[-1]
+            if start - last <= most_gap and max(last, end) - first <= most_nbytes:
+                members.append(chunk)
+                joined[-1] = (first, max(last, end)), members
+                continue
+        joined.append(((start, end), [chunk]))
     return joined
 
 
@@ -289,7 +285,7 @@ class ShardReader:
         # all chunks, so an entry whose chunk reaches into the index is damaged.
         sharding = shard.sharding
         is_unsure = not (sharding.is_checked or sharding.is_at_start)
-        guard = sharding.index_stored_nbytes if is_unsure else 0
+        guard = sharding.index_chain.stored_nbytes if is_unsure else 0
         ranges = [
             ShardRange(ObjectPiece(shard.key, start, end + guard), guard, members)
             for (start, end), members in coalesce(there)
@@ -298,7 +294,7 @@ class ShardReader:
 
     def _read_whole(self, shard: Shard, chunks: Sequence[Numbered]) -> FetchedPiece | None:
         """The chunks of a shard that is read as a whole; None if it is too large for that."""
-        nbytes = shard.sharding.index_stored_nbytes
+        nbytes = shard.sharding.index_chain.stored_nbytes
         most = nbytes + 2 * self._nbytes * shard.sharding.num_chunks + SPARE_NBYTES
         try:
             data = self._objects.get(shard.key, most)
@@ -318,7 +314,7 @@ class ShardReader:
         return FetchedPiece([*absent, *present], 1, data.nbytes)
 
     def _read_index(self, shard: Shard) -> Index | None:
-        nbytes = shard.sharding.index_stored_nbytes
+        nbytes = shard.sharding.index_chain.stored_nbytes
         if shard.sharding.is_at_start:
             ((data,),) = self._objects.get_pieces([ObjectPiece(shard.key, 0, nbytes)], nbytes)
         else:
@@ -332,7 +328,7 @@ class ShardReader:
         if index is None:
             return [], [(number, None) for number, _ in chunks]
         sharding = shard.sharding
-        first = sharding.index_stored_nbytes if sharding.is_at_start else 0
+        first = sharding.index_chain.stored_nbytes if sharding.is_at_start else 0
         fewest, most = self._fewest_nbytes, self._most_nbytes
         # Numbers of Python, because those of a few chunks take less time than one call of NumPy.
         strides, entries = sharding.strides, index.reshape(-1).data

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any, Final, cast
 
 import numpy as np
@@ -19,14 +20,13 @@ from zarr.abc.store import Store
 from xloader.errors import UnsupportedDataError
 from xloader.sources import zarr_adapter
 from xloader.sources.base import ChunkFiles, ShardFiles
-from xloader.sources.chunk_sizes import Cut, ObjectInventory, shift, take
+from xloader.sources.chunk_sizes import Cut, shift, take
 from xloader.sources.retries import current
 from xloader.sources.store_watch import Watch
 from xloader.sources.stores.bounded_reads import bounded, most_stored_nbytes
 from xloader.sources.zarr.codec_chain import Bytes, CastView, Chain, Checked, Scratch, Sharding
 from xloader.sources.zarr.compiled_decoding import decoder
-from xloader.sources.zarr.object_inventory import stored_share, take_inventory
-from xloader.sources.zarr.object_readers import Objects
+from xloader.sources.zarr.object_readers import Files, Objects, reads_together
 from xloader.sources.zarr.parse_codecs import Metadata, chain_of, sharding_of
 from xloader.sources.zarr.shards import IndexCache, Located, Numbered, Shard, ShardReader
 from xloader.sources.zarr.stored_grid import StoredGrid
@@ -61,12 +61,11 @@ def _key_encoder(path: str, metadata: Metadata) -> Callable[[tuple[int, ...]], s
     prefix = f"{path}/" if path else ""
     # In a release of zarr without this method, keys are only used in messages.
     encode = getattr(metadata, "encode_chunk_key", lambda index: ".".join(map(str, index)))
-    if metadata.zarr_format == 3:
-        encoding = metadata.to_dict()["chunk_key_encoding"]
-        if encoding["name"] == "default":
-            # Four times as fast as zarr's own method, which would be called for each chunk.
-            separator = encoding.get("configuration", {}).get("separator", "/")
-            return lambda index: prefix + separator.join(("c", *map(str, index)))
+    is_v3 = metadata.zarr_format == 3
+    if is_v3 and metadata.to_dict()["chunk_key_encoding"]["name"] == "default":
+        # Four times as fast as zarr's own method, which would be called for each chunk.
+        separator = str(_separator_of(metadata))
+        return lambda index: prefix + separator.join(("c", *map(str, index)))
     return lambda index: prefix + encode(index)
 
 
@@ -81,32 +80,30 @@ def _separator_of(metadata: Metadata) -> str | None:
     return str(encoding.get("configuration", {}).get("separator", known[encoding["name"]]))
 
 
+@dataclass(eq=False, repr=False)
 class StoredArray:
     """One array of an open store, with its chunks by index.
 
-    `objects`: None if zarr's release is unknown.
+    `objects`: None if zarr's release is unknown. `key_of_object`: gives the key of a stored object
+    from its index.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        path: str,
-        metadata: Metadata,
-        grid: StoredGrid,
-        watch: Watch,
-        objects: Objects | None,
-    ) -> None:
-        self.watch = watch
-        self._objects = objects
-        self._store = store
-        self._path = path
-        self._metadata = metadata
-        self.grid = grid
-        self._encode = _key_encoder(path, metadata)
-        self._chains: dict[tuple[int, ...], Chain | None] = {}
-        self._shardings: dict[tuple[int, ...], Sharding | None] = {}
-        self._known_shards: dict[tuple[int, ...], Shard] = {}
-        self._shards = None if objects is None else self._make_shard_reader()
+    store: Store
+    path: str
+    _metadata: Metadata
+    grid: StoredGrid
+    watch: Watch
+    _objects: Objects | None
+
+    def __post_init__(self) -> None:
+        self.key_of_object = _key_encoder(self.path, self._metadata)
+        self._chain_of = cache(partial(chain_of, self._metadata))
+        self._sharding_of = cache(partial(sharding_of, self._metadata))
+        self._shard_at = lru_cache(_MOST_SHARDS)(self._make_shard)
+        self._shards: ShardReader | None = None
+        if self._objects is not None and self.grid.is_sharded and self._first_sharding is not None:
+            chain = self._chain_of(self.grid.largest_shape)
+            self._shards = ShardReader(self._objects, chain, IndexCache.of_process())
 
     @property
     def objects(self) -> Objects:
@@ -121,58 +118,33 @@ class StoredArray:
 
     @cached_property
     def _array(self) -> zarr.Array[Any]:
-        array = zarr_adapter.array_of(self._store, self._path, self._metadata)
+        array = zarr_adapter.array_of(self.store, self.path, self._metadata)
         # Files are bounded by `OrdinaryFiles`, and what lies in memory takes none.
-        if not zarr_adapter.is_known() or zarr_adapter.is_synchronous(self._store):
+        if not zarr_adapter.is_known() or zarr_adapter.is_synchronous(self.store):
             return array
-        store = bounded(self._store, most_stored_nbytes(array))
-        return zarr_adapter.array_of(store, self._path, self._metadata)
+        store = bounded(self.store, most_stored_nbytes(array))
+        return zarr_adapter.array_of(store, self.path, self._metadata)
 
-    def _make_shard_reader(self) -> ShardReader | None:
-        first = (0,) * len(self.grid.shape)
-        if not self.grid.is_sharded or self._sharding_of(first) is None:
-            return None
-        chain = self._chain_of(self.grid.largest_shape)
-        return ShardReader(self.objects, chain, IndexCache.of_process())
+    @property
+    def _first_sharding(self) -> Sharding | None:
+        """Layout of the chunks in the first shard."""
+        return self._sharding_of(self.grid.chunks_per_object((0,) * len(self.grid.shape)))
 
-    def _chain_of(self, shape: tuple[int, ...]) -> Chain | None:
-        """The codec chain of chunks of the given shape."""
-        try:
-            return self._chains[shape]
-        except KeyError:
-            chain = self._chains[shape] = chain_of(self._metadata, shape)
-            return chain
-
-    def _sharding_of(self, shard: tuple[int, ...]) -> Sharding | None:
-        """Layout of the chunks in a shard, which is given by its index in the array."""
-        sizes = self.grid.chunks_per_object(shard)
-        if sizes not in self._shardings:
-            self._shardings[sizes] = sharding_of(self._metadata, sizes)
-        return self._shardings[sizes]
-
-    def _shard_of(self, chunk: tuple[int, ...]) -> Shard:
-        """The shard that holds a chunk."""
-        index = self.grid.object_of(chunk)
-        shard = self._known_shards.get(index)
-        if shard is None:
-            sharding = self._sharding_of(index)
-            assert sharding is not None, "all shards of an array are stored in one way"
-            shard = Shard(self._encode(index), self.grid.first_chunk(index), sharding)
-            if len(self._known_shards) >= _MOST_SHARDS:
-                # A new dictionary, because other threads may be looking into this one.
-                self._known_shards = {}
-            self._known_shards[index] = shard
-        return shard
+    def _make_shard(self, index: tuple[int, ...]) -> Shard:
+        """The shard of an index among the shards of the array."""
+        sharding = self._sharding_of(self.grid.chunks_per_object(index))
+        assert sharding is not None, "all shards of an array are stored in one way"
+        return Shard(self.key_of_object(index), self.grid.first_chunk(index), sharding)
 
     def key(self, chunk: tuple[int, ...]) -> str:
         """Key of the stored object that holds a chunk."""
-        return self._encode(self.grid.object_of(chunk))
+        return self.key_of_object(self.grid.object_of(chunk))
 
     def files(self) -> ChunkFiles | None:
         """How native threads read the chunks, which must be at most compressed; or decode them."""
         compiled, chain = decoder(), self._chain_of(self.grid.largest_shape)
         separator = _separator_of(self._metadata)
-        root = getattr(self._objects, "prefix", None)
+        root = self._objects.prefix if isinstance(self._objects, Files) else None
         if compiled is None:
             return None
         if chain is None or chain.simple is None or not chain.simple.dtype.isnative:
@@ -181,12 +153,12 @@ class StoredArray:
         if codec is None:
             return None
         sizes = self.grid.inner_shape or self.grid.object_sizes
-        if root is None or separator is None:
+        if root is None or separator is None or not reads_together():
             return ChunkFiles(None, "", codec, tuple(compiled.addresses), sizes)
         shards = None
         if self.grid.is_sharded and (shards := self._shard_files(chain)) is None:
             return None
-        first = self._encode((0,) * len(self.grid.shape))
+        first = self.key_of_object((0,) * len(self.grid.shape))
         # All but the index, which ends the key.
         num_last = len(separator.join("0" * len(self.grid.shape)))
         prefix = root + first[: len(first) - num_last] if self.grid.shape else root + first
@@ -195,18 +167,17 @@ class StoredArray:
     def _shard_files(self, chain: Chain) -> ShardFiles | None:
         """How the chunks lie in shards; None if shards differ, or their index is compressed."""
         grid = self.grid
-        counts = grid.chunks_per_object((0,) * len(grid.shape))
-        sharding = self._sharding_of((0,) * len(grid.shape))
+        sharding = self._first_sharding
         if sharding is None or not all(isinstance(size, int) for size in grid.object_sizes):
             return None
-        index = sharding.index_chain
+        counts, index = sharding.chunks_per_shard, sharding.index_chain
         is_plain = index.turns == (CastView(np.dtype("<u8"), (*counts, 2)),)
         if not is_plain or index.steps not in ((), (Checked("crc32c"),)):
             return None
         return ShardFiles(
             counts,
             grid.object_counts,
-            sharding.index_stored_nbytes,
+            sharding.index_chain.stored_nbytes,
             sharding.is_at_start,
             sharding.is_checked,
             chain.stored_nbytes if chain.is_fixed_size else 1,
@@ -215,17 +186,9 @@ class StoredArray:
     def locate(self, chunks: Sequence[Numbered]) -> Located:
         """Find chunks of one shard by its index; see `ShardReader.locate`."""
         assert self._shards is not None, "locate() is for arrays with shards"
-        first = chunks[0][1]
-        num_within = partial(self.grid.num_chunks_within, self.grid.object_of(first))
-        return self._shards.locate(self._shard_of(first), chunks, num_within)
-
-    def stored_share(self, itemsize: int) -> float | None:
-        """Stored bytes for each decoded byte, of a few objects; None if that is not known."""
-        return stored_share(self._store, self.grid, self.key, itemsize)
-
-    def inventory(self) -> ObjectInventory | None:
-        """The stored objects, as the store lists them; see `take_inventory`."""
-        return take_inventory(self._store, self._path, self.grid, self._encode)
+        index = self.grid.object_of(chunks[0][1])
+        num_within = partial(self.grid.num_chunks_within, index)
+        return self._shards.locate(self._shard_at(index), chunks, num_within)
 
     def forget(self, chunk: tuple[int, ...]) -> None:
         """Drop the index of a chunk's shard, so that it is read again when it is next needed."""
@@ -238,12 +201,12 @@ class StoredArray:
         Always True if zarr's release or the chunk grid is unknown.
         """
         if self._shards is not None:
-            return self._shards.is_there(self._shard_of(chunk), chunk)
+            return self._shards.is_there(self._shard_at(self.grid.object_of(chunk)), chunk)
         if not (zarr_adapter.is_known() and self.grid.is_known):
             # Only zarr's public names are used then, and none of them tells this.
             return True
         key = self.key(chunk)
-        return current().ask(key, lambda: bool(zarr_adapter.sync(self._store.exists(key))))
+        return current().ask(key, lambda: bool(zarr_adapter.sync(self.store.exists(key))))
 
     def decode(
         self, data: Bytes, chunk: tuple[int, ...], cut: Cut, out: NDArray[Any], scratch: Scratch

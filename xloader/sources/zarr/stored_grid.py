@@ -108,8 +108,6 @@ class StoredGrid:
 
     def origin_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
         """Offset of a chunk's first element in the array, along each dimension."""
-        if self.regular_shape is not None:
-            return tuple(i * n for i, n in zip(chunk, self.regular_shape, strict=True))
         return _begins_of(self._starts, chunk)
 
     def object_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
@@ -143,8 +141,8 @@ class StoredGrid:
 
     @cached_property
     def _starts(self) -> tuple[Begins, ...]:
-        """Per dimension, the offset of each object's first element."""
-        return tuple(_begins(sizes, 1) for sizes in self.object_sizes)
+        """Per dimension, the offset of each chunk's first element."""
+        return tuple(_begins(sizes, 1) for sizes in self.inner_shape or self.object_sizes)
 
     @cached_property
     def _num_per_object(self) -> tuple[int, ...] | None:

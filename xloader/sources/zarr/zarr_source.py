@@ -31,22 +31,16 @@ from xloader.sources.base import (
     Variable,
 )
 from xloader.sources.chunk_sizes import ObjectInventory, StoredObjects, shape_of
-from xloader.sources.fetched import Deferred, Several, Values
+from xloader.sources.fetched import Deferred, Several, held_values
 from xloader.sources.retries import is_transient
 from xloader.sources.store_watch import Watch
 from xloader.sources.stores.locations import StoreLocation
 from xloader.sources.stores.per_process import PerProcess
 from xloader.sources.stores.redaction import Secrets, access_error, cause_of, is_denied, told_of
-from xloader.sources.zarr.array_watch import Openings
-from xloader.sources.zarr.compiled_decoding import decoder
-from xloader.sources.zarr.fetched_chunks import (
-    ChunkErrors,
-    Missing,
-    OnMissing,
-    ShardChunks,
-    SingleChunks,
-)
-from xloader.sources.zarr.object_readers import is_in_files, is_waiting, objects_of, reads_together
+from xloader.sources.zarr.array_watch import watches_of
+from xloader.sources.zarr.fetched_chunks import OnMissing, ReadFaults, ShardChunks, SingleChunks
+from xloader.sources.zarr.object_inventory import stored_share, take_inventory
+from xloader.sources.zarr.object_readers import is_waiting, objects_of
 from xloader.sources.zarr.parse_codecs import (
     Metadata,
     chain_of,
@@ -76,40 +70,18 @@ class Route:
         """Whether xloader itself reads the variable's chunks out of shards."""
         return self.kind == "direct" and self.grid.is_sharded
 
-    @cached_property
-    def compressor(self) -> str | None:
-        """The compressor of chunks that are at most compressed, or an empty text; else None."""
-        chain = chain_of(self.metadata, self.grid.largest_shape) if self.kind == "direct" else None
-        simple = None if chain is None else chain.simple
-        return None if simple is None else simple.compressor
-
     def object_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
         """Index of the stored object that xloader reads for a chunk."""
         return self.grid.object_of(chunk) if self.is_sharded else chunk
 
 
-def make_variable(decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any) -> Variable:
-    """Describe a variable as the source offers it."""
-    values_dtype = catalog.decoded_dtype(decoded, dtype)
-    grid = grid_of(array)
-    inside = math.prod(map(min, array.shape, grid.largest_shape))
-    return Variable(
-        name=str(decoded.name),
-        dims=tuple(str(dim) for dim in decoded.dims),
-        shape=tuple(array.shape),
-        dtype=values_dtype,
-        chunks=grid.chunks,
-        attrs=dict(decoded.attrs),
-        packing=catalog.coding_of(decoded, np.dtype(array.dtype), values_dtype).packing,
-        # A chunk may be far larger than its array, and is decoded at its full size.
-        thinning=max(1, math.prod(grid.largest_shape) // max(1, inside)),
-    )
-
-
-def make_route(decoded: xr.DataArray, array: zarr.Array[Any]) -> Route:
-    """Choose how a variable is read."""
+def plan_variable(
+    decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any
+) -> tuple[Variable, Route]:
+    """Describe a variable as the source offers it, and choose how it is read."""
     kind: Kind
-    coding = catalog.coding_of(decoded, np.dtype(array.dtype))
+    values_dtype = catalog.decoded_dtype(decoded, dtype)
+    coding = catalog.coding_of(decoded, np.dtype(array.dtype), values_dtype)
     grid = grid_of(array)
     if coding.xarray_only:
         kind = "decoded"
@@ -120,7 +92,21 @@ def make_route(decoded: xr.DataArray, array: zarr.Array[Any]) -> Route:
         kind, words = "direct", "direct"
     packed = f"; packed as {coding.packing.stored_dtype}" if coding.packing else ""
     words = f"{words}: {codecs_in_words(array)}{packed}"
-    return Route(array.path, array.metadata, grid, kind, words)
+    route = Route(array.path, array.metadata, grid, kind, words)
+    inside = math.prod(map(min, array.shape, grid.largest_shape))
+    variable = Variable(
+        name=str(decoded.name),
+        dims=tuple(str(dim) for dim in decoded.dims),
+        shape=tuple(array.shape),
+        dtype=values_dtype,
+        chunks=grid.chunks,
+        attrs=dict(decoded.attrs),
+        packing=coding.packing,
+        index_nbytes=INDEX_ROW_NBYTES * grid.num_chunks_in_shards if route.is_sharded else 0,
+        # A chunk may be far larger than its array, and is decoded at its full size.
+        thinning=max(1, math.prod(grid.largest_shape) // max(1, inside)),
+    )
+    return variable, route
 
 
 def _is_decoded_here(metadata: Metadata, grid: StoredGrid) -> bool:
@@ -135,11 +121,11 @@ def _is_decoded_here(metadata: Metadata, grid: StoredGrid) -> bool:
 
 
 def _open_arrays(
-    store: PerProcess[Store], routes: Mapping[str, Route], watches: PerProcess[dict[str, Watch]]
+    store: PerProcess[Store], routes: Mapping[str, Route], watches: Mapping[str, Watch]
 ) -> dict[str, StoredArray]:
     objects = objects_of(store.get()) if zarr_adapter.is_known() else None
     return {
-        v: StoredArray(store.get(), r.path, r.metadata, r.grid, watches.get()[v], objects)
+        v: StoredArray(store.get(), r.path, r.metadata, r.grid, watches[v], objects)
         for v, r in routes.items()
     }
 
@@ -166,22 +152,18 @@ class ZarrSource(Described):
         is_behind: bool = True,
     ) -> None:
         _check_release(on_missing)
-        self._name = name
-        self._chunk_errors = ChunkErrors(name, Secrets(place.secrets))
-        self._missing = Missing(name, on_missing)
+        self.name = name
+        secrets = Secrets(place.secrets)
+        self._faults = ReadFaults(name, secrets, on_missing)
         for array in arrays.values():
             check_keys(array)
             check_codecs(array)
-        described = {v: make_variable(dataset[v], array, dtype) for v, array in arrays.items()}
-        self._routes = {v: make_route(dataset[v], array) for v, array in arrays.items()}
-        self._variables = {
-            v: replace(variable, index_nbytes=self._index_nbytes(variable))
-            for v, variable in described.items()
-        }
+        planned = {v: plan_variable(dataset[v], array, dtype) for v, array in arrays.items()}
+        self._variables = {v: variable for v, (variable, _) in planned.items()}
+        self._routes = {v: route for v, (_, route) in planned.items()}
         metadata = {v: metadata_in_json(array) for v, array in arrays.items()}
-        self._fingerprint = catalog.fingerprint(self._variables, metadata, place.version)
+        self.fingerprint = catalog.fingerprint(self._variables, metadata, place.version)
         self._is_waiting = any(is_waiting(array.store) for array in arrays.values())
-        self._is_in_files = all(is_in_files(array.store) for array in arrays.values())
         # Chunks that are read with others in little more time.
         self._small = {
             v
@@ -191,14 +173,9 @@ class ZarrSource(Described):
             and math.prod(route.grid.largest_shape) * arrays[v].dtype.itemsize <= SMALL_NBYTES
         }
         store = PerProcess(place.open_store, name, is_remade=is_forkable)
-        is_watched = zarr_adapter.is_known() and not place.is_frozen
-        watched = arrays if is_watched else {}
-        secrets = self._chunk_errors.secrets
-        openings = Openings.now(watched, name, secrets, is_behind=is_behind)
-        # Not made with the arrays: a request for watches must not open a store before it is read.
-        self._watches = PerProcess(
-            partial(_make_watches, openings, self._routes, store), name, is_remade=True
-        )
+        self._watches = {v: Watch(name) for v in arrays}
+        if zarr_adapter.is_known() and not place.is_frozen:
+            self._watches = watches_of(arrays, name, secrets, store.get, is_behind=is_behind)
         self._arrays = PerProcess(
             partial(_open_arrays, store, self._routes, self._watches), name, is_remade=is_forkable
         )
@@ -218,27 +195,16 @@ class ZarrSource(Described):
     @property
     def num_missing(self) -> int:
         """Number of reads of absent chunks that this source has made in this process."""
-        return self._missing.count
+        return self._faults.num_missing
 
     def is_through_xarray(self, variable: str) -> bool:
         """Whether xarray reads the variable, because only xarray can decode it."""
         return self._routes[variable].kind == "decoded"
 
-    def _is_compiled(self, variable: str) -> bool:
-        """Whether compiled calls read its files and decompress them."""
-        compiled, compressor = decoder(), self._routes[variable].compressor
-        if compiled is None or not (self._is_in_files and reads_together()):
-            return False
-        return compressor in compiled.codecs
-
     def files_of(self, variable: str) -> ChunkFiles | None:
         """The files of a variable whose chunks are at most compressed; see `Source.files_of`."""
-        if self._routes[variable].kind != "direct":
-            return None
-        files = self._arrays.get()[variable].files()
-        if files is None or files.prefix is None or self._is_compiled(variable):
-            return files
-        return replace(files, prefix=None)
+        is_direct = self._routes[variable].kind == "direct"
+        return self._arrays.get()[variable].files() if is_direct else None
 
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
@@ -271,7 +237,7 @@ class ZarrSource(Described):
         if self._routes[variable].kind == "direct":
             chunks_class = ShardChunks if array.is_sharded else SingleChunks
             read_arrays = [arrays[read.variable] for read in reads]
-            fetched = chunks_class(read_arrays, reads, self._chunk_errors, self._missing)
+            fetched = chunks_class(read_arrays, reads, self._faults)
             if self._is_waiting:
                 fetched.hold()
             return fetched
@@ -283,7 +249,7 @@ class ZarrSource(Described):
             np.empty(shape_of(read.cut, array.grid.shape_of(read.chunk)), dtype) for read in reads
         ]
         outcome = self._read_values(array, reads, values)
-        return Values(values, replace(outcome, fetch_seconds=time.perf_counter() - begin))
+        return held_values(values, replace(outcome, fetch_seconds=time.perf_counter() - begin))
 
     def is_waiting(self, variable: str) -> bool:
         """Whether reading the store mostly waits; see `Source.is_waiting`."""
@@ -291,8 +257,7 @@ class ZarrSource(Described):
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
         """The watch of each variable's array; see `Source.watches`."""
-        watches = self._watches.get()
-        return [watches[variable] for variable in variables]
+        return [self._watches[variable] for variable in variables]
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """The variable, with the index of the shard or of the chunk; see `Source.bundle_of`."""
@@ -307,19 +272,12 @@ class ZarrSource(Described):
         if not (grid.is_known and zarr_adapter.is_known()):
             return None
         itemsize = self._variables[variable].stored_dtype.itemsize
-        share = self._arrays.get()[variable].stored_share(itemsize)
+        share = stored_share(self._arrays.get()[variable], itemsize)
         return StoredObjects(grid.object_sizes if grid.is_sharded else None, share)
 
     def inventory(self, variable: str) -> ObjectInventory | None:
         """The stored objects of a variable, as the store lists them; see `take_inventory`."""
-        grid = self._routes[variable].grid
-        if not (grid.is_known and zarr_adapter.is_known()):
-            return None
-        return self._arrays.get()[variable].inventory()
-
-    def _index_nbytes(self, variable: Variable) -> int:
-        route = self._routes[variable.name]
-        return INDEX_ROW_NBYTES * route.grid.num_chunks_in_shards if route.is_sharded else 0
+        return take_inventory(self._arrays.get()[variable])
 
     def _read_values(
         self, array: StoredArray, reads: Sequence[Read], outs: Sequence[NDArray[Any]]
@@ -332,24 +290,15 @@ class ZarrSource(Described):
                 is_there = array.is_there(read.chunk)
                 if not is_there:
                     num_missing += 1
-                    self._missing.note(read, array.key(read.chunk), array.watch)
+                    self._faults.note_missing(read, array)
                 if self._routes[read.variable].kind == "indexed":
                     array.index(read.chunk, read.cut, out)
                 else:
                     np.copyto(out, self._decoded.values(read), casting="same_kind")
             except Exception as error:
-                self._chunk_errors.tell(error, read, array, is_decoding=True)
+                self._faults.tell(error, read, array, is_decoding=True)
         array.watch.note_read()
         return Outcome(num_missing, num_requests=len(reads))
-
-
-def _make_watches(
-    openings: Openings, routes: Mapping[str, Route], store: PerProcess[Store]
-) -> dict[str, Watch]:
-    return {
-        name: openings.watch(name, route.path, route.metadata, store.get)
-        for name, route in routes.items()
-    }
 
 
 def _check_release(on_missing: OnMissing) -> None:
