@@ -9,11 +9,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.ground import axes
+from tests.ground import axes, slow_block
 from xloader.core.axis import Axis, PaddedAxis
 from xloader.errors import OptionError
 
 some_axes = st.integers(1, 30).flatmap(axes)
+
+
+@given(some_axes)
+def test_blocks_are_the_chunks_that_the_selection_touches(axis: Axis) -> None:
+    expected = slow_block(axis)
+    assert axis.size == len(expected)
+    assert axis.block_of(np.arange(axis.size)).tolist() == expected
+    assert axis.num_blocks == max(expected) + 1
+    assert axis.edges.tolist() == [
+        *(expected.index(block) for block in range(axis.num_blocks)),
+        axis.size,
+    ]
+
+
+@given(some_axes)
+def test_a_cut_takes_from_its_chunk_what_is_selected(axis: Axis) -> None:
+    stored = np.arange(axis.stored_size)
+    sizes = axis.chunks
+    if isinstance(sizes, int):
+        sizes = (sizes,) * -(-axis.stored_size // sizes)
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    taken = []
+    for block in range(axis.num_blocks):
+        chunk = axis.stored_chunk(block)
+        elements = stored[bounds[chunk] : bounds[chunk + 1]]
+        assert len(elements) == axis.read_sizes[block]
+        taken += elements[axis.cut(block)].tolist()
+    assert taken == list(axis.selection)
 
 
 @pytest.mark.parametrize(

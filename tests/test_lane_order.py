@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from unittest.mock import Mock, patch
@@ -131,6 +132,17 @@ def test_a_segment_from_anywhere_of_an_order_of_many_segments() -> None:
     assert num_segments >= 3
     for begin in (0, 15, 4095, 4096, 4097, 16_384, 16_385, len(whole) - 1, len(whole)):
         assert all_ids(lane, begin) == whole[begin:]
+
+
+@pytest.mark.usefixtures("library")
+@given(lane_orders(), st.data())
+def test_samples_before_a_place_are_counted(lanes: list[LaneOrder], data: st.DataObject) -> None:
+    lane = data.draw(st.sampled_from(lanes))
+    line = slow_line(lane)
+    place = data.draw(st.integers(0, len(line) + 2))
+    expected = Counter(entry for _, _, entry, _ in line[:place])
+    found = lane.counts_before(place)
+    assert {e: n for e, n in enumerate(found.tolist()) if n} == expected
 
 
 def test_how_many_come_before_a_key_is_not_one_off_by_rounding() -> None:

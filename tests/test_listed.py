@@ -44,6 +44,15 @@ def test_ids_come_as_they_are_listed_from_any_place(
     assert order.ids(visits, ranks).tolist() == ids
 
 
+@given(listings(), st.integers(0, 31))
+def test_samples_before_a_place_are_counted(listing: Listing, place: int) -> None:
+    footprint, ids = listing
+    order = ListedOrder.of(footprint, np.array(ids))
+    visits = np.repeat(np.arange(order.num_moments), order.count)
+    found = order.counts_before(place)
+    assert found.tolist() == np.bincount(visits[:place], minlength=order.num_moments).tolist()
+
+
 def test_a_list_of_nothing_has_no_visits() -> None:
     order = ListedOrder.of(line_footprint(12, 5, 1), np.zeros(0, np.int64))
     assert (order.num_samples, order.num_moments) == (0, 0)
