@@ -90,8 +90,7 @@ def write_all(real: Real, source: Path, folder: Path) -> dict[str, Path]:
     return paths
 
 
-@pytest.mark.parametrize("dtype", ["float32", None])
-@pytest.mark.parametrize("real", [SST, ERA], ids=lambda real: real.file)
+@pytest.mark.parametrize(("real", "dtype"), [(SST, "float32"), (ERA, None)], ids=["sst", "era"])
 def test_every_format_gives_the_same_batches(
     real: Real, dtype: str | None, data_folder: Path, tmp_path: Path
 ):

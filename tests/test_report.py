@@ -331,15 +331,6 @@ def test_slow_reading_through_xarray_holds_an_epoch_up() -> None:
     assert report.advice.startswith("Reading through xarray takes")
 
 
-def test_small_windows_hold_an_epoch_up() -> None:
-    values = np.zeros((192, 192, 4), np.float32)
-    store = write_store(xr.Dataset({"a": (("y", "x", "z"), values)}), {"a": (16, 16, 4)})
-    report = report_of(xloader.open(store).window(y=1, x=1), batch_size=4096)
-    # Which of the stages it is, and whether one stands out, differs with how busy the machine is.
-    assert report.bottleneck != "consumer"
-    assert report.num_ahead == 0
-
-
 class SlowStore(MemoryStore):
     """A store whose reads block the reading thread."""
 

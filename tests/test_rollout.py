@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -41,6 +42,7 @@ def contents(batch: Any) -> tuple[list[int], bytes]:
     return batch.ids.tolist(), batch.t.tobytes()
 
 
+@functools.cache
 def epochs(num: int) -> list[list[tuple[list[int], bytes]]]:
     with Rollout(make, **OPTIONS) as loader:
         return [[contents(batch) for batch in loader] for _ in range(num)]

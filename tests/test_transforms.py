@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from functools import partial
 from typing import Any
 
@@ -307,7 +306,6 @@ def test_methods_that_need_more_than_a_batch_are_refused(ds: xr.Dataset) -> None
     [
         (lambda s: s.mean("sample"), "mean would work across the samples"),
         (lambda s: s.mean(dim=["sample", "lat"]), "mean would work across the samples"),
-        (lambda s: s.shift(sample=1), "shift would work across the samples"),
         (lambda s: s.diff(), "does not take these arguments: missing a required argument"),
         (lambda s: s.clip(0, 1, foo=2), "does not take these arguments"),
         (lambda s: s.map(3), "map cannot take these arguments"),
@@ -388,13 +386,6 @@ def test_samples_of_unequal_shapes_or_fields_are_named(ds: xr.Dataset, fn: Any, 
     samples = ds[["t2m"]].xloader.window(time=3).map(fn, per="sample")
     with pytest.raises(OptionError, match=f"samples differ in the dimensions or sizes of {field}"):
         samples[[0, 1]]
-
-
-def test_lambdas_pickle_by_value(ds: xr.Dataset) -> None:
-    factor = 3
-    samples = ds[["t2m"]].xloader.window(time=3).map(lambda b: b * factor).where(lambda b: b > 0)
-    again = pickle.loads(pickle.dumps(samples))
-    np.testing.assert_array_equal(again[2][0], ds["t2m"][6:9] * 3)
 
 
 def test_in_place_steps_return_the_arrays_they_were_given(ds: xr.Dataset) -> None:
