@@ -77,22 +77,19 @@ def test_blocks_of_variables_made_of_the_same_tasks_come_together():
     base = counted(count)
     ds = xr.Dataset(
         {"up": (("time", "x"), base + 1), "down": (("time", "x"), base - 1)},
-    ).assign(other=(("time", "x"), da.zeros((32, 3), chunks=(4, 3))))
+    ).assign(
+        other=(("time", "x"), da.zeros((32, 3), chunks=(4, 3))),
+        cut=(("time", "x"), base.rechunk((8, 3))),
+    )
     source = open_source(ds)
-    keys = {name: source.bundle_of(name, (5, 0)) for name in source.variables}
-    assert keys["up"] == keys["down"] != keys["other"]
+    keys = {name: source.bundle_of(name, (5, 0)) for name in ("up", "down", "other")}
+    # Other tasks, and blocks cut otherwise, are no company.
+    assert keys["up"] == keys["down"] not in (keys["other"], source.bundle_of("cut", (2, 0)))
     assert source.bundle_of("up", (4, 0)) != keys["up"]
     up, down = read_pair(source, ("up", "down"), (5, 0))
     assert count.calls == Counter({60.0: 1})
     np.testing.assert_array_equal(up - 1, down + 1)
     np.testing.assert_array_equal(up, ds["up"][20:24])
-
-
-def test_other_blocks_are_no_company():
-    base = counted(Count())
-    ds = xr.Dataset({"a": (("time", "x"), base), "b": (("time", "x"), base.rechunk((8, 3)))})
-    source = open_source(ds)
-    assert source.bundle_of("a", (0, 0)) != source.bundle_of("b", (0, 0))
 
 
 def compute_with(function: Callable[[np.ndarray], np.ndarray]) -> xr.Dataset:

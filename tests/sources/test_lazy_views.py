@@ -126,13 +126,6 @@ def test_an_array_of_another_library_is_named_as_such():
     assert path.endswith("held by Foreign of tests, which xloader does not read")
 
 
-def test_a_dask_array_of_a_loaded_variable():
-    ds = opened(make_store(make_dataset()), "lazy")[["t"]].load().chunk(time=4)
-    assert (
-        open_source(ds).path_of("t").endswith("from no stored array that xloader finds (xarray-t)")
-    )
-
-
 def test_what_was_written_to_is_not_read_from_the_store():
     ds = opened(make_store(make_dataset()), "lazy")
     ds["m"][0, 0] = 99

@@ -17,7 +17,7 @@ import xloader
 from tests.sources.flaky import Fault, Flaky, serving
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import ChunkError, OptionError, ReadTimeoutError, SourceAccessError
-from xloader.sources.retries import is_timeout, is_transient, linked_errors, told_pause
+from xloader.sources.retries import is_timeout, is_transient, told_pause
 from xloader.sources.stores.redaction import cause_of
 from xloader.testing import FaultyStore, write_store
 
@@ -276,14 +276,6 @@ def test_numbers_that_are_none_are_refused(options: dict[str, Any]) -> None:
     for refuse in (RetryPolicy, lambda **o: xloader.open(ds, **o)):
         with pytest.raises(OptionError, match=name):
             refuse(**options)
-
-
-def test_causes_hide_contexts_unless_both_are_wanted() -> None:
-    error = OSError("the request failed")
-    error.__cause__, error.__context__ = TimeoutError("too late"), KeyError("not in the cache")
-    assert [type(link) for link in linked_errors(error)] == [OSError, TimeoutError]
-    both = [type(link) for link in linked_errors(error, with_contexts=True)]
-    assert both == [OSError, KeyError, TimeoutError]
 
 
 def test_a_lost_connection_is_no_timeout() -> None:

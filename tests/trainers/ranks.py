@@ -20,6 +20,8 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 GUARD = 100.0
 """Seconds after which a script that has not ended is killed."""
@@ -42,6 +44,8 @@ def run_script(
     **environ: str,
 ) -> None:
     """Run a script of this folder alone, or in ranks, and fail if it fails."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        pytest.skip("this system has no fork server")
     path, texts = str(Path(__file__).parent / script), list(map(str, arguments))
     context = multiprocessing.get_context("forkserver")
     with tempfile.NamedTemporaryFile() as output:
