@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays_of
 
 import xloader
 from xloader import Samples
-from xloader.core.output_dtypes import BFLOAT16, convert_floats
+from xloader.core.output_dtypes import BFLOAT16, convert_floats, largest_of
 from xloader.errors import OptionError
 
 NAMES = ["float32", "float16", "bfloat16"]
@@ -165,3 +165,7 @@ def test_large_arrays_are_converted_where_they_lie() -> None:
     # A dtype that is not smaller cannot lie there.
     wider = convert_floats({"x": expected}, "float32", is_own=True)["x"]
     np.testing.assert_array_equal(wider, expected.astype("f4"), strict=True)
+
+
+def test_the_largest_value_of_a_dtype() -> None:
+    assert (largest_of("float16"), largest_of(None)) == (65504.0, float("inf"))

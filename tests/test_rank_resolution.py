@@ -13,6 +13,7 @@ import xarray as xr
 
 import xloader
 from xloader.errors import MemoryBudgetError, OptionError, RanksError
+from xloader.loader.batches.row_list import SampleNames
 from xloader.loader.loader import Loader
 from xloader.loader.ranks import rank_resolver as ranks
 from xloader.loader.ranks.state import sign
@@ -279,3 +280,9 @@ def test_chunks_that_several_ranks_read_are_those_that_were_named(window: int, e
         assert len(named) <= 3 * 5
     first, index = expected.shared_chunks[0]
     assert f"{first} {list(index)}" in str(expected)
+
+
+def test_names_of_samples_and_their_rows() -> None:
+    names = SampleNames(None, np.array([3, 7, 9]))
+    assert names.of(np.array([2, 0])).tolist() == [9, 3]
+    assert names.rows_of(np.array([9, 3])).tolist() == [2, 0]
