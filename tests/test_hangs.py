@@ -328,7 +328,7 @@ def test_ctrl_c_at_any_moment_is_a_keyboard_interrupt_and_the_loader_goes_on(
     monkeypatch.setattr("sys.unraisablehook", interrupt_again)
     with samples.loader(batch_size=4, output="numpy") as loader:
         num_interrupted = 0
-        for delay in rng.uniform(0.0, 0.02, 100):
+        for delay in rng.uniform(0.0, 0.02, 30):
             try:
                 timer = interrupt(delay)
                 while True:
@@ -338,7 +338,7 @@ def test_ctrl_c_at_any_moment_is_a_keyboard_interrupt_and_the_loader_goes_on(
                 num_interrupted += 1
             timer.join()
             assert sorted(i for b in loader for i in b.ids) == list(range(100))
-        assert num_interrupted == 100
+        assert num_interrupted == 30
     ours = Path(xloader.__file__).parent
     assert not [name for name in lost_in if ours in Path(name).parents]
 

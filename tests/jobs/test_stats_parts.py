@@ -458,3 +458,21 @@ def test_a_folder_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"stats\.nc\.parts holds .* this version of xloader"):
         samples.stats(path=path)
     xr.testing.assert_identical(samples.stats(path=path, overwrite=True), samples.stats())
+
+
+def test_what_appears_at_the_path_meanwhile_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = samples_of(write_data())
+    path = tmp_path / "stats.zarr"
+    write = stats_parts._write_stats
+
+    def write_late(result: xr.Dataset, made: Path) -> None:
+        write(result, made)
+        path.mkdir()
+        (path / "thesis.tex").write_text("a year of work")
+
+    monkeypatch.setattr(stats_parts, "_write_stats", write_late)
+    with pytest.raises(TargetError, match="something else"):
+        samples.stats(path=path)
+    assert (path / "thesis.tex").exists()

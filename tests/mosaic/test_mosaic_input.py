@@ -223,7 +223,7 @@ def test_something_else_at_the_target_stays(tmp_path: Path) -> None:
 def test_parts_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.zarr"
     windows().mosaic(path)
-    grid = tmp_path / "a.zarr.parts" / "grid" / "mosaic.json"
+    grid = tmp_path / "a.zarr.parts" / "form" / "mosaic.json"
     text = grid.read_text()
     for damaged in ("{", "[]", text.replace('"version": 2', '"version": 1')):
         grid.write_text(damaged)
@@ -235,7 +235,7 @@ def test_a_process_killed_as_it_began_left_nothing(tmp_path: Path) -> None:
     half = tmp_path / "a.zarr.parts" / "3f2a.partial"
     half.mkdir(parents=True)
     (half / "mosaic.json").write_text("{")
-    with pytest.raises(SourceNotFoundError, match="nothing in"):
+    with pytest.raises(SourceNotFoundError, match="no parts in"):
         xloader.merge(tmp_path / "a.zarr")
     with windows().mosaic(tmp_path / "a.zarr") as out:
         out.write(range(8), windows()[:].targets)

@@ -23,6 +23,7 @@ from typing import BinaryIO, TypeVar
 
 from xloader.errors import OptionError, StateError
 from xloader.sources.stores.write_places import (
+    check_replaceable,
     remove_folder,
     remove_partial,
     replace_folder,
@@ -55,24 +56,24 @@ class PartsFolder:
         self._token = uuid.uuid4().hex[:8]
         self._num_files = 0
 
-    def __str__(self) -> str:
-        return str(self.path)
-
     def has_begun(self) -> bool:
         """Whether parts of this kind wait beside the target."""
         return self.form.is_file()
 
-    def begin(
-        self, form: str, write_labels: Callable[[Path], object], *, overwrite: bool = False
-    ) -> None:
-        """Make the folder. Nothing is removed: another process may begin at the same time."""
+    def check_is_ours(self) -> None:
+        """Refuse a folder that holds something else."""
         strange = [path.name for path in self.path.glob("*") if path.suffix != ".partial"]
-        if strange and not overwrite and not self.has_begun():
+        # Another process may just have begun here, or have ended and removed the folder.
+        if strange and not self.has_begun() and self.path.exists():
             raise StateError(
                 f"{self.path} holds something else than parts of this result",
                 given=", ".join(sorted(strange)[:3]),
-                remedy="choose another path, or remove the folder",
+                remedy="choose another path; or remove the folder, which an earlier version of "
+                "xloader may have made",
             )
+
+    def begin(self, form: str, write_labels: Callable[[Path], object]) -> None:
+        """Make the folder. Nothing is removed: another process may begin at the same time."""
         with whole_folder(self.form.parent, self.form.name) as made:
             (made / self.form.name).write_text(form, "utf-8")
             write_labels(made / self.labels.name)
@@ -91,18 +92,25 @@ class PartsFolder:
         """The files of all processes, by name."""
         return sorted(self.path.glob("parts/*.part"))
 
-    def write_target(self, write: Callable[[Path], T], suffix: str = "") -> T:
-        """Write the whole result, and move it to the target, in place of what lies there.
+    def write_target(self, write: Callable[[Path], T], *, replaces: bool) -> T:
+        """Write the whole result at a path, and move it to the target at one stroke.
 
-        `write`: writes it at a path with the suffix.
+        `replaces`: whether it may take the place of a folder.
         """
         # In the folder that is removed afterwards, so that a killed process leaves nothing else.
-        made = self.path / f"{uuid.uuid4().hex[:8]}.merging{suffix}"
+        made = self.path / f"{uuid.uuid4().hex[:8]}.merging{self.target.suffix}"
+        begun = os.stat(self.form)
         try:
             result = write(made)
             # Another process may have removed it meanwhile, and zarr makes folders anew.
-            os.stat(self.form)
-            replace_folder(made, self.target)
+            now = os.stat(self.form)
+            if (now.st_ino, now.st_mtime_ns) != (begun.st_ino, begun.st_mtime_ns):
+                raise FileNotFoundError(f"{self.path} was begun anew by another process")
+            if replaces and (made.is_dir() or self.target.is_dir()):
+                check_replaceable(self.target)
+                replace_folder(made, self.target)
+            else:
+                os.replace(made, self.target)
         except BaseException:
             remove_partial(made)
             raise

@@ -78,7 +78,7 @@ def merge_store(
         has_target = path.exists()
         raise SourceNotFoundError(
             f"{path} has no predictions or partial statistics to merge",
-            given=f"nothing in {folder}" + " (the target is there)" * has_target,
+            given=f"no parts in {folder.path}" + " (the target is there)" * has_target,
             remedy=(
                 "it may be merged already: open it with xarray"
                 if has_target
@@ -135,7 +135,7 @@ def _take_turn(lock: IO[bytes], folder: PartsFolder) -> None:
         _LOG.warning("another process is merging %s: this one waits for it", folder.target)
         fcntl.flock(lock, fcntl.LOCK_EX)
     replaced = folder.target.parent.glob(f"{glob.escape(folder.target.name)}.*.replaced")
-    for left in (*replaced, *folder.path.glob("*.merging")):
+    for left in (*replaced, *folder.path.glob("*.merging*")):
         remove_partial(left)
 
 
@@ -147,7 +147,7 @@ def _merge(parts: FolderParts, memory: int | str) -> MosaicSummary:
             f"{damaged[0]}. Write the mosaic once more: its samples count as not written",
             TargetWarning,
         )
-    summary = parts.folder.write_target(partial(_write, parts, memory))
+    summary = parts.folder.write_target(partial(_write, parts, memory), replaces=True)
     if summary.is_complete:
         parts.folder.remove()
     return summary

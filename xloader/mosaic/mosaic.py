@@ -391,7 +391,7 @@ class Mosaic:
             raise OptionError(
                 "overwrite=True would remove what other ranks have written",
                 given=f"rank {self._world.rank} of {self._world.world_size}",
-                remedy=f"remove {target} and {mosaic_folder(target)} before the ranks start",
+                remedy=f"remove {target} and {mosaic_folder(target).path} before the ranks start",
             )
         opened = open_target(target, self._grid.target, self._labels, overwrite=self._overwrite)
         if isinstance(opened, FolderParts):
@@ -436,11 +436,10 @@ def _as_path(target: object) -> Path | None:
 def _warn_of_holes(summary: MosaicSummary, target: Path | None) -> None:
     if summary.is_complete and not summary.num_uncovered:
         return
-    kept = (
-        ""
-        if target is None or summary.is_complete
-        else (f" {mosaic_folder(target)} is kept, so that the other samples can be written later.")
-    )
+    kept = ""
+    if target is not None and not summary.is_complete:
+        folder = mosaic_folder(target).path
+        kept = f" {folder} is kept, so that the other samples can be written later."
     warn_caller(
         f"the mosaic has holes: {summary}. Cells stay empty around samples that select, dropna, "
         "split or weights left out, and where a stride passes over them or windows end before the "

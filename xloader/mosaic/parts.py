@@ -260,13 +260,14 @@ def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset) -> FolderPart
     folder = mosaic_folder(target)
     if not folder.has_begun():
         check_stored_names([*(v.name for v in grid.variables), *map(str, labels.coords)])
+        folder.check_is_ours()
         folder.begin(grid.to_json(), partial(_write_labels, grid, labels))
     parts = FolderParts(folder)
     before = parts.grid.fingerprint
     differing = [name for name, digest in grid.fingerprint.items() if before.get(name) != digest]
     if differing:
         raise TargetError(
-            f"{folder} holds predictions of other samples",
+            f"{folder.path} holds predictions of other samples",
             given=f"samples with another {', '.join(differing)}",
             remedy="make them as before, or pass another target, or overwrite=True to begin anew",
         )

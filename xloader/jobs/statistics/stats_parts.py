@@ -43,7 +43,7 @@ from xloader.jobs.parts_folder import PartsFolder
 from xloader.jobs.statistics.moments import STATISTICS, LabelledMoments, moments_table
 from xloader.jobs.statistics.quantile_sketch import quantile_label
 from xloader.sources.stores.bounded_reads import local_path
-from xloader.sources.stores.write_places import check_replaceable, writing
+from xloader.sources.stores.write_places import writing
 
 T = TypeVar("T")
 
@@ -254,7 +254,7 @@ class StatsParts:
                 self.template = StatsTemplate.from_json(text, labels.load())
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StateError(
-                f"{folder} holds no partial statistics that this version of xloader can read",
+                f"{folder.path} holds no partial statistics that this version of xloader can read",
                 given=str(error),
                 remedy="remove it, or pass overwrite=True to begin anew",
             ) from error
@@ -324,12 +324,14 @@ def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) 
     """Open the partial statistics of a target, which are begun if there are none."""
     folder = stats_folder(target)
     if not folder.has_begun():
-        _begin(folder, template, overwrite=overwrite)
+        if not overwrite:
+            folder.check_is_ours()
+        _begin(folder, template)
     try:
         parts = StatsParts(folder)
         if differing := template.differing(parts.template):
             raise StateError(
-                f"{folder} holds statistics of another job",
+                f"{folder.path} holds statistics of another job",
                 given=f"a job with other {', '.join(differing)}",
                 remedy="call it as before, choose another path, or begin anew with overwrite=True",
             )
@@ -338,15 +340,15 @@ def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) 
         if not overwrite:
             raise
     folder.remove()
-    _begin(folder, template, overwrite=True)
+    _begin(folder, template)
     return StatsParts(folder)
 
 
-def _begin(folder: PartsFolder, template: StatsTemplate, *, overwrite: bool) -> None:
+def _begin(folder: PartsFolder, template: StatsTemplate) -> None:
     def write_labels(path: Path) -> None:
         template.labels.to_zarr(path, zarr_format=3, consolidated=False)
 
-    folder.begin(template.to_json(), write_labels, overwrite=overwrite)
+    folder.begin(template.to_json(), write_labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -575,7 +577,7 @@ def merge_stats(target: str | os.PathLike[str], *, overwrite: bool = False) -> x
     if not stats_folder(path).has_begun():
         raise SourceNotFoundError(
             f"{path} has no partial statistics to merge",
-            given=f"nothing in {stats_folder(path)}",
+            given=f"nothing in {stats_folder(path).path}",
             remedy="pass the path that was passed to stats(path=..., part=...)",
         )
     try:
@@ -591,10 +593,8 @@ def write_merged(target: Path, *, overwrite: bool) -> xr.Dataset:
     """Merge the files beside a target, write the result at one stroke, and remove the files."""
     folder = stats_folder(target)
     result = StatsParts(folder).merged()
-    if overwrite:
-        check_replaceable(target)
     with writing(target.parent):
-        folder.write_target(partial(_write_stats, result), target.suffix)
+        folder.write_target(partial(_write_stats, result), replaces=overwrite)
     folder.remove()
     return result
 
