@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import io
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,17 @@ def test_a_bar_does_not_begin_with_the_figures_of_another_epoch() -> None:
     with loader_of() as loader:
         loader.set_epoch(3)
         assert loader.progress(file=text).desc == "epoch 3"
+
+
+def test_a_bar_keeps_no_counters_of_the_epoch_before() -> None:
+    with loader_of() as loader:
+        for _ in loader:
+            pass
+        before = weakref.ref(loader._progress)
+        bar = loader.progress(file=io.StringIO())
+        next(iter(bar))
+        gc.collect()
+        assert before() is None
 
 
 def test_a_resumed_epoch_begins_in_the_middle() -> None:

@@ -27,6 +27,7 @@ from xloader import Samples
 from xloader.errors import ClosedError, MemoryBudgetError, OptionError, StateError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.loader import Loader
+from xloader.loader.ranks import rank_plan
 from xloader.loader.ranks.state import sign
 from xloader.testing import CountingStore, write_store
 
@@ -267,6 +268,22 @@ def test_states_read_the_labels_at_both_ends_alone(is_damaged: bool, tmp_path: P
     assert store.num_reads <= 6
     loader.load_state_dict(state)
     assert len(list(loader)) == 25
+
+
+def test_labels_that_cannot_be_read_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = xloader.open(year("1979-01-01").chunk(time=8)).window(time=1)
+    with loader_of(samples) as loader:
+        state = saved(loader)
+
+    def unreadable(label: Any) -> str:
+        raise OSError("for a while")
+
+    with loader_of(samples) as loader:
+        with monkeypatch.context() as patch:
+            patch.setattr(rank_plan, "_text", unreadable)
+            with pytest.raises(StateError, match="their labels differ"):
+                loader.load_state_dict(state)
+        loader.load_state_dict(state)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from typing import Any
 
 from xloader.compiled.library import load_library
@@ -61,6 +60,10 @@ class Progress(ABC):
         """Count a batch."""
 
     @abstractmethod
+    def _bar_counts(self) -> tuple[int, float, float]:
+        """Decoded bytes, seconds, and seconds of waiting. A bar asks ten times a second."""
+
+    @abstractmethod
     def report(self) -> Report:
         """Make the report of the epoch so far."""
 
@@ -104,6 +107,10 @@ class EpochProgress(Progress):
             self.tally.refresh()
         self.recorder.add(self.num_steps, self.end - self.begin, self.delivered_nbytes, self.tally)
 
+    def _bar_counts(self) -> tuple[int, float, float]:
+        self.tally.refresh()
+        return self.tally.read_nbytes, self.seconds, self.tally.wait_seconds
+
     def report(self) -> Report:
         """Make the report of the epoch so far."""
         self.tally.refresh()
@@ -144,28 +151,21 @@ class EpochProgress(Progress):
             series = self.recorder.series(effort.seconds, self.delivered_nbytes, tally)
         return Report(**figures, _expected=planned, _series=series)
 
-    @cached_property
-    def _cores(self) -> tuple[int, int]:
-        """The threads that were asked for, and the cores that there are."""
-        # Kept, as a bar asks ten times a second, and it takes milliseconds to read system files.
-        return self.rank_plan.options.num_threads, usable_cores()
-
     def _effort(self) -> EpochEffort:
         expected, tally, rank_plan = self.expected, self.tally, self.rank_plan
-        num_asked, num_cores = self._cores
         needed = expected.num_reads / (expected.read_amplification or 1.0)
         return EpochEffort(
             tally,
             rank_plan.plan.budget,
             num_threads=tally.num_threads,
-            num_asked=num_asked,
+            num_asked=rank_plan.options.num_threads,
             seconds=self.seconds or tally.wait_seconds,
             num_samples=self.num_samples,
             delivered_nbytes=self.delivered_nbytes,
             read_amplification=tally.num_reads / needed if needed else 0.0,
             is_direct=rank_plan.is_direct,
             cpu_seconds=self.cpu_end - self.cpu_begin if self.num_steps else 0.0,
-            num_cores=num_cores,
+            num_cores=usable_cores(),
             # Before Python 3.13 there is no such function, and always a lock.
             has_lock=getattr(sys, "_is_gil_enabled", lambda: True)(),
             why_numpy=load_library()[1],
@@ -198,15 +198,15 @@ def make_bar(
     # Imported only here: it looks for a notebook, and imports IPython's widgets there.
     from tqdm.auto import tqdm
 
-    before = progress()
+    before = getattr(progress(), "begin", 0.0)
 
     def format_dict(bar: Any) -> dict[str, Any]:
         counted = progress()
         shown = bar_fields()
         # Until this epoch begins, the counters are those of another one.
-        if counted is not None and counted is not before:
-            report = counted.report()
-            shown = bar_fields(report.read_nbytes, report.seconds, report.wait_seconds)
+        if counted is not None and counted.begin != before:
+            read_nbytes, seconds, wait_seconds = counted._bar_counts()
+            shown = bar_fields(read_nbytes, seconds, wait_seconds)
         return {**tqdm.format_dict.fget(bar), **shown}
 
     bar_class = type("LoaderBar", (tqdm,), {"format_dict": property(format_dict)})

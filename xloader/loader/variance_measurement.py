@@ -174,10 +174,8 @@ class BatchSums:
                 within.sum() - within,
                 num - 1,
             )
-        ratio, error = (
-            float(ratio_of(between.sum(), within.sum(), num)),
-            jackknife_error(without_each),
-        )
+        ratio = float(ratio_of(between.sum(), within.sum(), num))
+        error = jackknife_error(without_each)
         worth, num_kept = effective_size(batch_size, ratio), int(kept.sum())
         figures = VariableVariance(ratio, error, worth, num_kept, len(kept) - num_kept)
         return figures, without_each

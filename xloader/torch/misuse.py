@@ -31,10 +31,10 @@ def require_samples(samples: Any, door: str) -> None:
 
 
 def check_fetcher(default: Any, collate: Any) -> None:
-    """Look at the ``DataLoader`` that asks a dataset of batches for its iterator.
+    """Refuse a ``DataLoader`` that makes batches of whole batches; replace its default collate.
 
-    It must make no batches of whole batches. Its default collate function turns a batch, which is
-    a tuple, into a list, and its names and ids are lost, so ours takes that one's place.
+    The default collate function turns a batch, which is a tuple, into a list, and its names and ids
+    are lost, so ours takes its place in the ``DataLoader`` that asks a dataset for its iterator.
     """
     frame = sys._getframe(2)
     # A user's dataset around ours may yield values other than batches. Then the calling frame is

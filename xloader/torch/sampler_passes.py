@@ -6,11 +6,11 @@ the batch belongs to. The list carries none: a ``DataLoader`` puts ids into list
 
 from __future__ import annotations
 
-import operator
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import length_hint
 from typing import Any, Literal
 
 import numpy as np
@@ -167,6 +167,7 @@ class StepPass(Iterator[Any]):
     _position: Position | None = field(default=None, init=False)
     _steps: Iterator[Any] = field(default_factory=lambda: iter(()), init=False)
     _rows: Iterator[Any] = field(default_factory=lambda: iter(()), init=False)
+    _num_rows: int = field(default=0, init=False)
 
     @abstractmethod
     def _first(self) -> Position:
@@ -187,28 +188,25 @@ class StepPass(Iterator[Any]):
     @property
     def position(self) -> Position:
         """The position after the batches or rows that were taken."""
-        return self._position or self._start or self._first()
+        position = self._position or self._start or self._first()
+        num_left = length_hint(self._rows)
+        return replace(position, row=self._num_rows - num_left) if num_left else position
 
     def __next__(self) -> Any:
+        for row in self._rows:
+            if not length_hint(self._rows):
+                self._position = self._after(self.position)
+            return row
         if self._position is None:
             # Only at the first batch: trainers ask for an iterator before they set the epoch.
             self._position = self.position
             self._steps = self._open(self._position)
-        position = self._position
-        if not operator.length_hint(self._rows):
-            rows = next(self._steps)
-            if position.row:
-                rows = rows[position.row :]
-            if not self.is_single:
-                self._position = self._after(position)
-                return rows
-            self._rows = iter(rows)
-        row = next(self._rows)
-        is_done = not operator.length_hint(self._rows)
-        self._position = (
-            self._after(position) if is_done else replace(position, row=position.row + 1)
-        )
-        return row
+        position, rows = self._position, next(self._steps)
+        if self.is_single:
+            self._rows, self._num_rows = iter(rows[position.row :]), len(rows)
+            return next(self)
+        self._position = self._after(position)
+        return rows[position.row :] if position.row else rows
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the position of a saved state. Nothing is read."""

@@ -42,7 +42,7 @@ class Worker(JobFactory):
         options, num_workers = rank_plan.options, Process.here().num_workers
         super().__init__(
             rank_plan,
-            Finishing(rank_plan.recipe, options),
+            Finishing(rank_plan.recipe, options, np.asarray),
             # In a worker process, batches wait in memory shared with the training process.
             num_ready=1 if num_workers else options.prefetch,
             num_cores=options.threads or num_cores(num_workers),

@@ -349,6 +349,10 @@ class ComposedProgress(Progress):
         self.delivered_nbytes += sum(int(array.nbytes) for array in delivery)
         self.end = time.perf_counter()
 
+    def _bar_counts(self) -> tuple[int, float, float]:
+        counts = [p._bar_counts() for loader in self.loaders.values() if (p := loader._progress)]
+        return sum(num for num, _, _ in counts), self.seconds, sum(wait for _, _, wait in counts)
+
     def report(self) -> Report:
         """The report of an epoch of several sets."""
         reports = {name: loader.report() for name, loader in self.loaders.items()}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
@@ -37,7 +36,7 @@ class Finishing:
 
     recipe: Recipe
     options: LoaderOptions
-    hand_over: HandOver = np.asarray
+    hand_over: HandOver
     packed_fields: tuple[PackedField, ...] = ()
     sample_names: SampleNames | None = None
 

@@ -65,6 +65,9 @@ def explain_ranks(rank_plan: RankPlan, left: Epoch | Remainder) -> Explanation:
 class JobFactory:
     """Maker of the jobs of one process, which use the same memory one after the other."""
 
+    # `Engine` overrides `loaded` and `clear`, which also look after its processes: `run`, for which
+    # the engine has prepared them, must call neither.
+
     def __init__(
         self,
         rank_plan: RankPlan,
@@ -104,8 +107,7 @@ class JobFactory:
         self._fields: Fields | None = None
         self._blocks: BlockMemory | None = None
 
-    @property
-    def _make_memory(self) -> MakeMemory | None:
+    def _memory_maker(self) -> MakeMemory | None:
         """The maker of the memory of batches; None for ordinary memory."""
         is_mapped = self.rank_plan.recipe.is_mapped
         if self._given_memory is not None or self._device_path is None or is_mapped:
@@ -154,16 +156,17 @@ class JobFactory:
         num_threads = count_threads(rank_plan.footprint, most, self._num_cores)
         chunk_nbytes = rank_plan.footprint.max_chunk_nbytes
         num_spare = 0
+        make_memory = self._memory_maker()
         # If an epoch loads less than may be in flight, its plan counts only what it loads.
         # And what Python reads may take all of it.
         is_spare = peak >= most and tables.is_native and not plan.is_resident
-        if is_spare and self._num_ready and self._make_memory is None:
+        if is_spare and self._num_ready and make_memory is None:
             spare_nbytes = most - num_threads * chunk_nbytes
             num_spare = min(spare_nbytes // plan.budget.batch_nbytes, 2 * num_threads)
         num_ahead = self._num_ready + num_spare
         if self._fields is None or self._fields.num_batches != num_ahead + 2:
             # Beside those under way, the user holds one.
-            self._fields = self._fields_in(self._make_memory or BatchPool, num_ahead + 2)
+            self._fields = self._fields_in(make_memory or BatchPool, num_ahead + 2)
         fields = self._fields
         parts = self._parts(fields)
         num_known = 2 * (MOST_REQUESTS if parts.reader.is_waiting else num_threads)

@@ -160,7 +160,7 @@ class RankPlan:
 
     @cached_property
     def sample_traits(self) -> dict[str, str]:
-        """Hashes of what determines the samples; see `describe_samples`."""
+        """Hashes of what determines the samples, for states to save; see `describe_samples`."""
         return describe_samples(self.recipe.planned)
 
     def remainder(self, number: int, first_step: int) -> Epoch | Remainder:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from xloader.core.options import divisors_of
 from xloader.errors import MemoryBudgetError, OptionError, StateError
 from xloader.loader.ranks.cursor import Position
-from xloader.loader.ranks.rank_plan import RankPlan
+from xloader.loader.ranks.rank_plan import RankPlan, describe_samples
 from xloader.planning.make_plan import batch_nbytes, check_plan, delivered_nbytes
 from xloader.planning.plan import Plan
 
@@ -56,7 +56,8 @@ def sign(state: Mapping[str, Any]) -> dict[str, Any]:
 def read_state(state: object, rank_plan: RankPlan) -> tuple[Position, Plan, int]:
     """Check that a loader can continue from a state, and read its position, plan and seed."""
     checked = _check_shape(state)
-    _check_samples(checked["samples"], rank_plan.sample_traits)
+    # Anew each time: an error that passes may have kept labels from being read the last time.
+    _check_samples(checked["samples"], describe_samples(rank_plan.recipe.planned))
     # Only now: the plan of samples with other dimensions has another form.
     today = _as_of_today(checked["plan"])
     if not _is_alike(today, rank_plan.plan.to_dict()):
