@@ -25,8 +25,11 @@ class Deferred:
         self.nbytes = nbytes
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
-        """Read the chunks; see `Fetched.decode`."""
-        return self._read(outs)
+        """Read the chunks, and drop what the function holds; see `Fetched.decode`."""
+        outcome = self._read(outs)
+        del self._read
+        self.nbytes = 0
+        return outcome
 
 
 def held_values(values: Sequence[NDArray[Any]], outcome: Outcome) -> Deferred:
@@ -72,10 +75,9 @@ class Several:
 
 def fetch_from(owned: Sequence[tuple[Source, Read]]) -> Fetched:
     """Fetch chunks from several sources, the chunks of one source together."""
-    first = owned[0][0]
-    if all(source is first for source, _ in owned):
-        return first.fetch([read for _, read in owned])
     sources = list({id(source): source for source, _ in owned}.values())
+    if len(sources) == 1:
+        return sources[0].fetch([read for _, read in owned])
     parts = []
     for source in sources:
         numbers = [number for number, (owner, _) in enumerate(owned) if owner is source]

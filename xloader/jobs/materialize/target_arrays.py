@@ -35,15 +35,12 @@ from xloader.errors import (
 from xloader.jobs.materialize.rechunking import Rechunking, SectionAxis, plan_sections
 from xloader.jobs.materialize.value_packing import pack_values
 from xloader.recipe.recipe import Recipe, find
-from xloader.sources.arrays.catalog import DEFAULT_DTYPE
+from xloader.sources.arrays.catalog import DECODING_KEYS, DEFAULT_DTYPE
 from xloader.sources.open.from_zarr import WRITTEN_BY
 from xloader.sources.open.open_source import open_source
 
 Sizes = Mapping[str, Any]
 """Sizes by dimension, or by variable and then by dimension."""
-
-_DECODING_KEYS: Final = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
-"""Attributes by which xarray would decode values again that are stored as they are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,7 +213,8 @@ def make_array(
         packing=target,
         bound=bound,
         # They are attributes only where the source was opened without decoding.
-        attrs={key: value for key, value in stored.attrs.items() if key not in _DECODING_KEYS},
+        # xarray would decode values again that are stored as they are.
+        attrs={key: value for key, value in stored.attrs.items() if key not in DECODING_KEYS},
     )
 
 

@@ -310,7 +310,7 @@ def _submit(client: Any, requests: Sequence[Request]) -> None:
     tasks: Graph = {}
     key_groups: list[list[Hashable]] = []
     for request in requests:
-        renamed, keys = _renamed(_joined(request.tasks, request.keys), request.keys)
+        renamed, keys = _renamed(_joined(request.tasks, set(request.keys)), request.keys)
         tasks |= renamed
         key_groups.append(keys)
     future_groups = client.get(tasks, key_groups, sync=False)
@@ -318,7 +318,7 @@ def _submit(client: Any, requests: Sequence[Request]) -> None:
         request.futures = futures
 
 
-def _joined(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
+def _joined(tasks: Graph, keys: set[Hashable]) -> Graph:
     """Tasks without those that only hold a value, such as a lazy array: others hold it now.
 
     On a cluster, each of them would be a task of its own, whose value is sent to other workers.

@@ -64,10 +64,9 @@ class SelectedBlocks:
         """Number of stored values decoded for each one kept, at most."""
         ratio = 1
         for dim, axis in enumerate(self.axes):
-            if self._is_whole[dim]:
-                continue
-            most = int(np.diff(axis.edges).max(initial=1))
-            ratio *= -(-max(axis.max_read_size, 1) // most)
+            if not self._is_whole[dim]:
+                most = int(np.diff(axis.edges).max(initial=1))
+                ratio *= -(-max(axis.max_read_size, 1) // most)
         return ratio
 
     def _sizes_along(self, dim: int) -> Sizes:
@@ -87,16 +86,18 @@ class SelectedBlocks:
 
     def chunk(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
         """Index of the stored chunk that a block is cut from."""
-        blocks = self._stored(chunk, 0)
+        axes = zip(self.axes, self._stored(chunk, 0), self._is_whole, strict=True)
         return tuple(
-            block if is_whole else axis.stored_chunk(block)
-            for axis, block, is_whole in zip(self.axes, blocks, self._is_whole, strict=True)
+            block if is_whole else axis.stored_chunk(block) for axis, block, is_whole in axes
         )
 
     def read(self, read: Read) -> Read:
         """The read of the stored chunk that a read of a block needs."""
-        pairs = zip(self.axes, self._stored(read.chunk, 0), strict=True)
-        parts = [axis.stored_part(block) for axis, block in pairs]
+        axes = zip(self.axes, self._stored(read.chunk, 0), self._is_whole, strict=True)
+        parts = [
+            (block, slice(0, axis.size_of(block)), 0) if is_whole else axis.stored_part(block)
+            for axis, block, is_whole in axes
+        ]
         cuts = self._stored(read.cut, slice(0, 1))
         return Read(
             variable=self.selected.base,

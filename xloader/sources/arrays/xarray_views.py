@@ -208,8 +208,7 @@ class LazyView(IndexedArray):
     def encoding(self) -> dict[str, Any]:
         """The CF attributes from which the decoding steps were made."""
         encoding: dict[str, Any] = {}
-        partials = [step for step in self.steps if isinstance(step, functools.partial)]
-        functions = [step.keywords["func"] for step in partials]
+        functions = [s.keywords["func"] for s in self.steps if isinstance(s, functools.partial)]
         order = [np.asarray, _known("mask"), _known("scale")]
         places = [order.index(function.func) for function in functions]
         if places != sorted(set(places)):
@@ -315,13 +314,14 @@ def _known(name: str) -> Any:
 
 def _check_function(function: Any) -> None:
     """Raise an error for a function that is not a step of xarray's decoding of numbers."""
+    # By identity, because a function of the user may not be hashable.
     parameters = {
-        _known("mask"): {"encoded_fill_values", "decoded_fill_value", "dtype"},
-        _known("scale"): {"scale_factor", "add_offset", "dtype"},
-        np.asarray: {"dtype"},
+        id(_known("mask")): {"encoded_fill_values", "decoded_fill_value", "dtype"},
+        id(_known("scale")): {"scale_factor", "add_offset", "dtype"},
+        id(np.asarray): {"dtype"},
     }
     is_plain = type(function) is functools.partial and not function.args
-    if not is_plain or parameters.get(function.func) != function.keywords.keys():
+    if not is_plain or parameters.get(id(function.func)) != function.keywords.keys():
         raise UnrecognisedError("decoded by an unknown function")
 
 

@@ -19,10 +19,11 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from xloader.core.axis import Axis
 from xloader.errors import OptionError, TransformError, UnsupportedDataError, XloaderError
 from xloader.sources.arrays import catalog
 from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
-from xloader.sources.chunk_sizes import shape_of, shift, spans_of
+from xloader.sources.chunk_sizes import shape_of, shift
 from xloader.sources.fetched import Deferred
 from xloader.sources.stores.per_process import PerProcess
 
@@ -67,6 +68,10 @@ class ComputedSource(Described):
         self._formulas = dict(formulas)
         self.name = base.name
         self._variables = {variable.name: variable for variable in variables}
+        # An axis remembers where chunks of several sizes begin.
+        self._axes = {
+            v.name: [*map(Axis, v.shape, v.chunks, map(range, v.shape))] for v in variables
+        }
         self.fingerprint = catalog.fingerprint(
             self._variables,
             {n: [f.text, list(map(repr, f.arguments))] for n, f in formulas.items()},
@@ -103,7 +108,7 @@ class ComputedSource(Described):
         labels = self._labels.get()
         for read, out in zip(reads, outs, strict=True):
             variable, formula = self._variables[read.variable], self._formulas[read.variable]
-            spans = spans_of(variable.chunks, read.chunk, variable.shape)
+            spans = list(map(Axis.span_of, self._axes[read.variable], read.chunk))
             begin = tuple(begin for begin, _ in spans)
             shape = tuple(end - begin for begin, end in spans)
             cut = shift(read.cut, begin, shape)

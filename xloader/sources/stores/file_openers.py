@@ -37,8 +37,8 @@ class Gate:
         self._changed = threading.Condition()
         # Without a queue, a thread that opens file after file would keep all others waiting.
         self._queue: deque[object] = deque()
-        # Negative while a thread opens a file.
-        self._num_reading = 0
+        # Threads that read, or -1 while one opens a file.
+        self._readers_less_openers = 0
 
     @classmethod
     def of_process(cls) -> Gate:
@@ -51,25 +51,25 @@ class Gate:
 
         The block must not enter a gate itself.
         """
-        return self._held(1, lambda: self._num_reading >= 0)
+        return self._held(1, lambda: self._readers_less_openers >= 0)
 
     def opening(self) -> AbstractContextManager[None]:
         """Keep other threads from reading or opening files while the ``with`` block runs.
 
         The block must not enter a gate itself.
         """
-        return self._held(-1, lambda: not self._num_reading)
+        return self._held(-1, lambda: not self._readers_less_openers)
 
     @contextmanager
     def _held(self, number: int, is_free: Callable[[], bool]) -> Iterator[None]:
         with self._changed:
             self._wait(is_free)
-            self._num_reading += number
+            self._readers_less_openers += number
         try:
             yield
         finally:
             with self._changed:
-                self._num_reading -= number
+                self._readers_less_openers -= number
                 self._changed.notify_all()
 
     def _wait(self, is_free: Callable[[], bool]) -> None:
@@ -176,8 +176,7 @@ def _no_chunk_cache(engine: object) -> Iterator[None]:
     Each chunk is read once, so a cache saves nothing. The library would keep up to 64 MiB for
     every variable of every file, and no memory budget counts that.
     """
-    is_there = importlib.util.find_spec("netCDF4") is not None
-    if not is_there or engine != "netcdf4":
+    if engine != "netcdf4" or importlib.util.find_spec("netCDF4") is None:
         yield
         return
     import netCDF4

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import LocalStore, ZipStore
+from zarr.storage import ZipStore
 
 from xloader.sources import zarr_adapter
 from xloader.sources.arrays.catalog import DECODING_KEYS
@@ -30,7 +30,7 @@ from xloader.sources.store_watch import (
     stamp_of,
 )
 from xloader.sources.stores.redaction import Secrets, access_error, cause_of
-from xloader.sources.zarr.object_readers import is_in_files, objects_of
+from xloader.sources.zarr.object_readers import Files, objects_of
 from xloader.sources.zarr.parse_codecs import Metadata
 
 _NAMES: Final = {2: (".zarray", ".zattrs"), 3: ("zarr.json",)}
@@ -276,9 +276,8 @@ def _has_documents(array: zarr.Array[Any]) -> bool:
 
 def _paths_of(store: Store, keys: Sequence[str]) -> list[str]:
     """Paths of some keys of a folder; empty for any other store."""
-    if not is_in_files(store):
-        return []
-    return [os.path.join(cast("LocalStore", store).root, key) for key in keys]
+    objects = objects_of(store)
+    return [objects.prefix + key for key in keys] if isinstance(objects, Files) else []
 
 
 def _read(store: Store, keys: Sequence[str]) -> list[bytes | None]:
@@ -286,8 +285,7 @@ def _read(store: Store, keys: Sequence[str]) -> list[bytes | None]:
     if paths := _paths_of(store, keys):
         # The buffer of chunk reads may hold a chunk that is not decoded yet, so it is not used.
         return [_read_file(Path(path)) for path in paths]
-    objects = objects_of(store)
-    buffers = [objects.get(key) for key in keys]
+    buffers = map(objects_of(store).get, keys)
     return [None if buffer is None else bytes(buffer) for buffer in buffers]
 
 

@@ -286,15 +286,10 @@ def is_waiting(store: Store) -> bool:
     return not (is_synchronous(store) or isinstance(store, ZipStore))
 
 
-def is_in_files(store: Store) -> bool:
-    """Whether the objects of a store are ordinary files, and read as such."""
-    return type(plain(store)) in (LocalStore, OrdinaryFiles)
-
-
 def objects_of(store: Store) -> Objects:
     """Make the reader for the objects of an open store."""
     store = plain(store)
-    if is_in_files(store):
+    if type(store) in (LocalStore, OrdinaryFiles):
         return Files(str(cast("LocalStore", store).root))
     if type(store) is ZipStore:
         return _OneByOne(store, partial(read_zip, store))

@@ -13,7 +13,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from operator import mul
+from operator import itemgetter, mul
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -219,17 +219,16 @@ def coalesce(
     chunks: Sequence[Placed], most_gap: int = MOST_GAP_NBYTES, most_nbytes: int = MOST_RANGE_NBYTES
 ) -> list[tuple[Span, list[Placed]]]:
     """Join chunks that lie close together in their shard."""
-    joined: list[tuple[Span, list[Placed]]] = []
+    groups: list[list[Placed]] = []
+    first = last = 0
     for chunk in sorted(chunks):
         start, end, _ = chunk
-        if joined:
-            (first, last), members = joined[-1]
-            if start - last <= most_gap and max(last, end) - first <= most_nbytes:
-                members.append(chunk)
-                joined[-1] = (first, max(last, end)), members
-                continue
-        joined.append(((start, end), [chunk]))
-    return joined
+        if not groups or start - last > most_gap or max(last, end) - first > most_nbytes:
+            first = last = start
+            groups.append([])
+        last = max(last, end)
+        groups[-1].append(chunk)
+    return [((group[0][0], max(map(itemgetter(1), group))), group) for group in groups]
 
 
 class ShardReader:
@@ -283,9 +282,8 @@ class ShardReader:
         pieces = [FetchedPiece(absent, num_requests)] if absent or num_requests else []
         # Without a checksum, damage to the index may go unnoticed. But an index at the end follows
         # all chunks, so an entry whose chunk reaches into the index is damaged.
-        sharding = shard.sharding
-        is_unsure = not (sharding.is_checked or sharding.is_at_start)
-        guard = sharding.index_chain.stored_nbytes if is_unsure else 0
+        is_unsure = not (shard.sharding.is_checked or shard.sharding.is_at_start)
+        guard = shard.sharding.index_chain.stored_nbytes if is_unsure else 0
         ranges = [
             ShardRange(ObjectPiece(shard.key, start, end + guard), guard, members)
             for (start, end), members in coalesce(there)

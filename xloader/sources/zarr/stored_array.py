@@ -61,8 +61,7 @@ def _key_encoder(path: str, metadata: Metadata) -> Callable[[tuple[int, ...]], s
     prefix = f"{path}/" if path else ""
     # In a release of zarr without this method, keys are only used in messages.
     encode = getattr(metadata, "encode_chunk_key", lambda index: ".".join(map(str, index)))
-    is_v3 = metadata.zarr_format == 3
-    if is_v3 and metadata.to_dict()["chunk_key_encoding"]["name"] == "default":
+    if metadata.zarr_format == 3 and metadata.to_dict()["chunk_key_encoding"]["name"] == "default":
         # Four times as fast as zarr's own method, which would be called for each chunk.
         separator = str(_separator_of(metadata))
         return lambda index: prefix + separator.join(("c", *map(str, index)))
@@ -99,7 +98,16 @@ class StoredArray:
         self.key_of_object = _key_encoder(self.path, self._metadata)
         self._chain_of = cache(partial(chain_of, self._metadata))
         self._sharding_of = cache(partial(sharding_of, self._metadata))
-        self._shard_at = lru_cache(_MOST_SHARDS)(self._make_shard)
+        grid, key_of, sharding_of_sizes = self.grid, self.key_of_object, self._sharding_of
+
+        # Without `self`, which a cache that it holds would keep alive, and its open store.
+        @lru_cache(_MOST_SHARDS)
+        def shard_at(index: tuple[int, ...]) -> Shard:
+            sharding = sharding_of_sizes(grid.chunks_per_object(index))
+            assert sharding is not None, "all shards of an array are stored in one way"
+            return Shard(key_of(index), grid.first_chunk(index), sharding)
+
+        self._shard_at = shard_at
         self._shards: ShardReader | None = None
         if self._objects is not None and self.grid.is_sharded and self._first_sharding is not None:
             chain = self._chain_of(self.grid.largest_shape)
@@ -129,12 +137,6 @@ class StoredArray:
     def _first_sharding(self) -> Sharding | None:
         """Layout of the chunks in the first shard."""
         return self._sharding_of(self.grid.chunks_per_object((0,) * len(self.grid.shape)))
-
-    def _make_shard(self, index: tuple[int, ...]) -> Shard:
-        """The shard of an index among the shards of the array."""
-        sharding = self._sharding_of(self.grid.chunks_per_object(index))
-        assert sharding is not None, "all shards of an array are stored in one way"
-        return Shard(self.key_of_object(index), self.grid.first_chunk(index), sharding)
 
     def key(self, chunk: tuple[int, ...]) -> str:
         """Key of the stored object that holds a chunk."""
