@@ -96,7 +96,7 @@ def make_task(
             raise UnsupportedDataError(
                 f"variable {name!r} has no place with values at every step that change with time",
                 given=show_count(part.sizes[time_dim], "step") + " of the training part",
-                remedy="name other variables with --variables",
+                remedy="look for infinite values, or name other variables with --variables",
             )
 
     def samples(steps: slice) -> Samples:
