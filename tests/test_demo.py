@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import numpy as np
 import pytest
@@ -97,6 +98,18 @@ def test_two_runs_at_once_end_with_one_store(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [store_path(tmp_path, SMALL)]
 
 
+def test_what_killed_runs_left_is_removed_after_an_hour(tmp_path):
+    old, young, other = (
+        tmp_path / name for name in ("waves-v1-a.partial-b", "waves-v1-a.partial-c", "waves-mine")
+    )
+    for folder in (old, young, other):
+        folder.mkdir()
+    for folder in (old, other):
+        os.utime(folder, (0, 0))
+    path = ensure_store(tmp_path, SMALL)
+    assert set(tmp_path.iterdir()) == {path, young, other}
+
+
 def test_cache_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_cache_dir() == tmp_path / "xloader"
@@ -153,6 +166,17 @@ def test_missing_points_are_filled_counted_and_not_scored():
     inputs, _ = task.training[7]
     assert (inputs[0][1, :3] == 0).all()
     assert inputs[0][2, 5] == 0
+
+
+def test_a_cell_without_values_in_the_training_never_counts():
+    dataset = make_dataset()
+    dataset["sst"][:40, 0, 0] = np.nan
+    dataset["sst"][40:, 0, 0] = -1000.0
+    task = make_task(dataset, variables=["sst", "sst"], lead=1)
+    assert task.variables == ("sst",)
+    inputs, targets = task.held_out[3]
+    assert (abs(inputs[0, 0, 0]), abs(targets[0, 0, 0])) < (1e-20, 1e-20)
+    assert abs(inputs[0, 0, 1:]).min() > 1e-4
 
 
 def test_monthly_data_are_departures_from_the_mean_of_each_month():
@@ -281,7 +305,9 @@ def test_scores_by_hand():
             return forecast
 
     batch = (inputs, targets)
-    sst, overall = score(Net(1, 1), [batch, (batch[0] + 9, batch[1])], task, num_batches=1)
+    # The time is up after the first batch.
+    number, (sst, overall) = score(Net(1, 1), [batch, (batch[0] + 9, batch[1])], task, seconds=0)
+    assert number == 2
     errors = {"forecast": 12 / 8, "persistence": 38 / 8, "climatology": 6 / 8}
     expected = {name: pytest.approx(2 * square**0.5) for name, square in errors.items()}
     assert sst == Score("sst", "degC", **expected)
@@ -322,7 +348,8 @@ def test_the_whole_demo_on_a_small_world(tmp_path, capsys):
         "Trained 35 steps",
         "2 whole epochs, and 3 of the 16 batches",
         "The last whole epoch, as measured",
-        "RMSE 6 steps (36 hours) ahead, on 26 of 26 held-out samples",
+        "RMSE 6 steps (36 hours) ahead, on 26 of 26 held-out samples, weighted by latitude;",
+        "--isel time=0:128 --window time=7 --stride time=1 --inputs z500,t2m,u10,v10@time=0",
         "Picture",
     ):
         assert words in printed
@@ -350,6 +377,30 @@ def test_a_short_training_on_data_with_missing_values_says_what_it_did(tmp_path,
         "RMSE 1 step ahead, on 9 of 9",
     ):
         assert words in printed
+
+
+def test_a_training_ends_when_the_time_is_up_and_refuses_infinite_values(tmp_path, capsys):
+    pytest.importorskip("torch")
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("tqdm")
+    from xloader.demo import task as demo_task
+    from xloader.demo.run import run_demo
+
+    dataset = make_dataset(1600)[["sst"]]
+    path, picture = str(tmp_path / "a sst.zarr"), tmp_path / "map.png"
+    dataset.to_zarr(path, zarr_format=3, consolidated=False)
+    result = run_demo(path, picture=picture, seconds=1e-6)
+    assert result.training.num_steps == 1
+    printed = capsys.readouterr().out
+    assert "Time was up before all 180 steps" in printed
+    assert "on 314 of 314 held-out samples" in printed
+    assert f"xloader bench '{path}'" in printed
+    # Statistics come from blocks of the training part.
+    between = np.setdiff1d(np.arange(1280), demo_task._spread_steps(1280))
+    dataset["sst"][between[0], 1, 1] = np.inf
+    dataset.to_zarr(path, mode="w", zarr_format=3, consolidated=False)
+    with pytest.raises(UnsupportedDataError, match=r"the loss is not finite.*infinite values"):
+        run_demo(path, picture=picture, steps=90, lead=1)
 
 
 def test_a_periodic_map_is_padded_with_its_other_side() -> None:

@@ -137,6 +137,12 @@ def test_a_part_without_a_path_is_refused(store):
     assert "--out stats.nc" in result.stderr
 
 
+def test_leads_are_printed_as_they_are_given(store):
+    described = ("--variables", "t2m", "--leads", "1D,7D")
+    result = run("stats", store, *described)
+    assert [line.split()[1] for line in result.stdout.splitlines()[1:]] == ["1D", "7D"]
+
+
 # --- advice, and stores with other chunks
 
 
@@ -202,8 +208,8 @@ WINDOWED = ("target.zarr", "--window", "time=1")
         ("advise", ["--window", "tiem=2"], "did you mean 'time'"),
         ("materialize", ["target.zarr", "--sel", "time=1850"], "time"),
         ("materialize", [*WINDOWED, "--pack", "t2m=int16,x"], "pack= does not say"),
-        ("materialize", [*WINDOWED, "--chunks", "time=x"], "not a whole number"),
-        ("stats", ["--quantiles", "0.1,x"], "a quantile is not between 0 and 1"),
+        ("materialize", [*WINDOWED, "--chunks", "time=x"], "--chunks cannot be read"),
+        ("stats", ["--quantiles", "0.1,x"], "--quantiles cannot be read"),
     ],
 )
 def test_an_error_of_the_library_is_one_line(store, command, options, words):

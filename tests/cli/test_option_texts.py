@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from xloader.cli.option_texts import read_number, read_packing, read_pairs, split_names, split_pairs
+from xloader.cli.option_texts import (
+    read_label,
+    read_number,
+    read_offset,
+    read_packing,
+    read_pairs,
+    split_names,
+    split_pairs,
+)
 from xloader.errors import OptionError
 
 
@@ -33,10 +41,24 @@ def test_one_plain_value_holds_for_all_dimensions() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("6", 6), ("-6", -6), ("-0.25", -0.25), ("3D", "3D"), ("+6", "+6"), ("edge", "edge")],
+    [("6", 6), ("-6", -6), ("-0.25", -0.25), ("3D", "3D"), ("+6", 6), ("edge", "edge")],
 )
 def test_numbers_are_read_and_durations_and_words_stay_text(text: str, value: object) -> None:
     assert repr(read_number(text)) == repr(value)
+
+
+def test_offsets_keep_their_sign_and_labels_are_numbers() -> None:
+    assert (read_offset("+6"), read_offset("6")) == ("+6", 6)
+    assert (repr(read_label("+30")), repr(read_label("-0.5"))) == ("30", "-0.5")
+    for text in ("60N", "700hPa"):
+        with pytest.raises(OptionError, match="a label is not a number"):
+            read_label(text)
+
+
+@pytest.mark.parametrize("text", ["time=auto", "time=2.5", "time=24,12", "time=2:4"])
+def test_values_of_other_types_are_refused_with_the_name_of_the_option(text: str) -> None:
+    with pytest.raises(OptionError, match=f"--chunks cannot be read.*{text}.*--chunks time=24"):
+        read_pairs("--chunks", [text], types=int)
 
 
 def test_a_packing_is_a_dtype_and_perhaps_a_precision() -> None:

@@ -15,6 +15,7 @@ from xloader.core.messages import require_libraries
 
 _DEMO_LIBRARIES = ("torch", "tqdm", "matplotlib")
 _COUNT = click.IntRange(min=1)
+_SECONDS = click.FloatRange(min=0, min_open=True)
 
 
 @click.command(short_help="Train a small forecast model, in a few minutes.")
@@ -38,6 +39,7 @@ _COUNT = click.IntRange(min=1)
 )
 @option("--batch-size", "N", "Samples. Default: 16.", type=_COUNT)
 @option("--steps", "N", "Train on this many batches. Default: 180.", type=_COUNT)
+@option("--seconds", "S", "Stop training after this time. Default: 300.", type=_SECONDS)
 @option("--seed", "N", "Default: 0.", type=click.IntRange(min=0))
 @option(
     "--picture",

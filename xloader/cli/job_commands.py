@@ -26,7 +26,6 @@ from xloader.cli.sample_description import (
 )
 from xloader.core.messages import show_count
 from xloader.errors import OptionError, SourceNotFoundError
-from xloader.recipe.label_steps import show_label
 from xloader.samples.dataset_stats import merge as merge_target
 from xloader.show.cards import align_columns
 
@@ -72,8 +71,20 @@ def make_stats_table(stats: xr.Dataset) -> str:
 
 
 def _label(values: xr.DataArray, dim: Hashable, position: int) -> str:
-    is_labelled = dim in values.coords
-    return show_label(values.coords[dim].values[position]) if is_labelled else str(position)
+    if dim not in values.coords:
+        return str(position)
+    label: Any = values.coords[dim].values[position]
+    if isinstance(label, np.timedelta64):
+        return _show_duration(label)
+    return f"{label:g}" if isinstance(label, np.floating) else str(label)
+
+
+def _show_duration(duration: np.timedelta64) -> str:
+    """The duration as --leads takes it, in the largest unit of which it is a whole number."""
+    for unit in ("D", "h", "m", "s"):
+        if duration % np.timedelta64(1, unit) == np.timedelta64(0):
+            return f"{duration // np.timedelta64(1, unit)}{unit}"
+    return str(duration)
 
 
 def _number(name: str, value: float) -> str:
@@ -86,8 +97,15 @@ def _read_numbers(text: str | None) -> tuple[Any, ...]:
     return tuple(map(option_texts.read_number, option_texts.split_names(text)))
 
 
+def _read_quantiles(text: str | None) -> tuple[float, ...]:
+    quantiles = _read_numbers(text)
+    if any(isinstance(quantile, str) for quantile in quantiles):
+        raise option_texts.unreadable("--quantiles", text)
+    return quantiles
+
+
 def _read_sizes(option: str, texts: tuple[str, ...]) -> Any:
-    return option_texts.read_pairs(option, texts) or None
+    return option_texts.read_pairs(option, texts, types=int) or None
 
 
 def _takes_job_options(part: str, overwrite: str) -> Decorator:
@@ -117,7 +135,7 @@ def _takes_job_options(part: str, overwrite: str) -> Decorator:
     "--quantiles",
     "Q,Q",
     "Quantiles from 0 to 1: 0.01,0.99.",
-    _read_numbers,
+    _read_quantiles,
 )
 @option(
     "--leads",

@@ -72,6 +72,7 @@ _EXAMPLES: Final = {
     "--field": "past=t2m@time=0:2",
     "--inputs": "t2m,u10@time=0:2",
     "--targets": "t2m@time=5",
+    "--quantiles": "0.01,0.99",
     "--pack": "t2m=int16, or t2m=int16,0.01",
 }
 
@@ -90,19 +91,46 @@ _FOR_ALL: Final = ("--window", "--stride", "--dilation", "--gaps")
 
 
 def read_number(text: str) -> float | str:
-    """Read a number, a whole one as an int; or leave text such as ``3D``, ``+6`` and ``edge``."""
-    if not text.startswith("+"):
-        for kind in (int, float):
-            with suppress(ValueError):
-                return kind(text)
+    """Read a number, a whole one as an int; or leave text such as ``3D`` and ``edge``."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
     return text
 
 
-def read_pairs(option: str, texts: Sequence[str]) -> Any:
-    """Read the value, slice or list of each name; the verbs refuse those that they cannot take."""
+def read_offset(text: str) -> float | str:
+    """Read an offset. ``+6`` stays text: a number of steps after the window's last element."""
+    return text if text.startswith("+") else read_number(text)
+
+
+def read_label(text: str) -> float:
+    """Read a label that is a number."""
+    label = read_number(text)
+    if isinstance(label, str):
+        raise OptionError(
+            "a label is not a number, as the labels of this dimension are",
+            given=repr(text),
+            remedy="write for example --sel level=500, or --sel lat=30:60",
+        )
+    return label
+
+
+ONE: Final = (int, float, str)
+"""The types of a value that is neither a slice nor a list."""
+
+
+def read_pairs(
+    option: str, texts: Sequence[str], read: Reader = read_number, types: Any = object
+) -> Any:
+    """Read the value, slice or list of each name, if it is of one of the types."""
     if option in _FOR_ALL and len(texts) == 1 and "=" not in texts[0]:
-        return read_number(texts[0].strip())
-    return {name: read_values(values) for name, values in split_pairs(option, texts).items()}
+        return read(texts[0].strip())
+    pairs = {}
+    for name, values in split_pairs(option, texts).items():
+        pairs[name] = read_values(values, read)
+        if not isinstance(pairs[name], types):
+            raise unreadable(option, f"{name}={','.join(values)}")
+    return pairs
 
 
 def read_values(values: Texts, read: Reader = read_number) -> Any:

@@ -10,8 +10,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from xloader.cli.option_texts import (
+    ONE,
     Texts,
-    read_number,
+    read_label,
+    read_offset,
     read_pairs,
     read_storage,
     read_values,
@@ -114,17 +116,19 @@ class SampleDescription:
             raise
         samples = self._selected(samples)
         if self.has_windows:
-            names = ("stride", "dilation", "gaps", "pad")
-            texts = {name: getattr(self, name) for name in names if getattr(self, name)}
-            options = {name: read_pairs(f"--{name}", given) for name, given in texts.items()}
+            options = {
+                name: read_pairs(f"--{name}", given, types=ONE)
+                for name in ("window", "stride", "dilation", "gaps", "pad")
+                if (given := getattr(self, name))
+            }
             if self.wrap:
                 options["wrap"] = split_names(self.wrap)
-            samples = samples.window(read_pairs("--window", self.window) or None, **options)
+            samples = samples.window(options.pop("window", None), **options)
         for option, name, text in self._field_texts():
             variables, at, offsets = text.partition("@")
             if not split_names(variables) or "=" in variables or (at and not offsets.strip()):
                 raise unreadable(option, text)
-            offsets_by_dim = read_pairs(option, [offsets] if at else [])
+            offsets_by_dim = read_pairs(option, [offsets] if at else [], read_offset)
             samples = samples.field(name, *split_names(variables), **offsets_by_dim)
         if self.at_least is not None and not self.dropna:
             raise OptionError("the option --at-least belongs to --dropna", remedy="add --dropna")
@@ -151,7 +155,7 @@ class SampleDescription:
                 dim for dim in labels if dim in indexes and indexes[dim].dtype.kind not in "iuf"
             }
             selection = {
-                dim: read_values(values, str if dim in texts else read_number)
+                dim: read_values(values, str if dim in texts else read_label)
                 for dim, values in labels.items()
             }
             samples = samples.sel(selection)

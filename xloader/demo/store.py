@@ -5,7 +5,10 @@ The demo makes the store once, and finds it there afterwards.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from zarr.codecs import BloscCodec
@@ -14,6 +17,7 @@ from xloader.demo.waves import VARIABLE_ATTRS, WaveSpec, make_waves
 
 # Part of the store's name: a store with waves of another version must not be used.
 _VERSION = 1
+_STALE_SECONDS = 3600
 
 
 def store_path(cache: Path, spec: WaveSpec) -> Path:
@@ -35,7 +39,8 @@ def ensure_store(cache: Path, spec: WaveSpec) -> Path:
     chunks = (min(spec.chunk_steps, spec.num_steps), spec.num_lats, spec.num_lons)
     codec = BloscCodec(cname="zstd", clevel=3, shuffle="shuffle", typesize=4)
     encoding = {name: {"chunks": chunks, "compressors": codec} for name in VARIABLE_ATTRS}
-    with tempfile.TemporaryDirectory(prefix="waves-", dir=cache) as folder:
+    _remove_stale(cache)
+    with tempfile.TemporaryDirectory(prefix=f"{path.stem}.partial-", dir=cache) as folder:
         partial = Path(folder) / path.name
         make_waves(spec).to_zarr(partial, zarr_format=3, consolidated=False, encoding=encoding)
         try:
@@ -45,3 +50,11 @@ def ensure_store(cache: Path, spec: WaveSpec) -> Path:
             if not path.is_dir():
                 raise
     return path
+
+
+def _remove_stale(cache: Path) -> None:
+    """Remove what killed runs left. Younger folders stay, since a run may be writing them."""
+    for leftover in cache.glob("waves-v*.partial-*"):
+        with suppress(FileNotFoundError):
+            if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(leftover, ignore_errors=True)

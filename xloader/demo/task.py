@@ -26,6 +26,8 @@ from xloader.samples.samples import Samples
 # Statistics come from at most so many steps of the training part, in blocks spread evenly over it.
 _MOST_STEPS = 1024
 _BLOCK = 16
+# The standard deviation of cells that must not count: what is divided by it becomes 0.
+_NO_DEPARTURES = 1e30
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,14 +96,16 @@ def make_task(
             raise UnsupportedDataError(
                 f"variable {name!r} has no place with values at every step that change with time",
                 given=show_count(part.sizes[time_dim], "step") + " of the training part",
-                remedy="name other variables with --variables",
+                remedy="look for infinite values, or name other variables with --variables",
             )
 
     def samples(steps: slice) -> Samples:
         """Samples of one part of time. No window spans both parts."""
         windows = opened.isel({time_dim: steps}).window({time_dim: lead + 1}, stride={time_dim: 1})
         fields = windows.inputs(*names, **{time_dim: 0}).targets(*names, **{time_dim: lead})
-        return fields.normalize(mean=mean.fillna(mean.mean()), std=spread).fillna(0.0)
+        # A cell without a weight may have any values later: its departures become 0.
+        scale = spread.where(is_whole, _NO_DEPARTURES)
+        return fields.normalize(mean=mean.fillna(0.0), std=scale).fillna(0.0)
 
     weights = _channels(is_whole * _row_weights(opened.coords, grid[0]), grid)
     num_values = part.sizes[time_dim] * is_whole.count()
@@ -132,7 +136,8 @@ def _maps(
     data: Any, variables: Sequence[str], time_dim: str
 ) -> tuple[tuple[str, ...], tuple[str, str]]:
     """The variables to forecast, and the dimensions of their rows and columns."""
-    opened = xloader.open(data, variables=tuple(variables) or None)
+    variables = tuple(dict.fromkeys(variables))
+    opened = xloader.open(data, variables=variables or None)
     if time_dim not in opened.dims:
         what = "the data do not have this time dimension"
         raise unknown(time_dim, opened.dims, "dimension", what, "name it with --time-dim")
@@ -142,7 +147,7 @@ def _maps(
         for name, variable in opened.recipe.source.variables.items()
         if variable.dtype.kind == "f" and time_dim in dims[name][:-2]
     }
-    names = tuple(variables) or tuple(grids)
+    names = variables or tuple(grids)
     grid = grids.get(names[0]) if names else None
     others = [name for name in names if grids.get(name) != grid]
     if grid is None or (variables and others):
@@ -181,9 +186,14 @@ def _is_monthly(coords: xr.Coordinates, time_dim: str) -> bool:
     return bool(days.min() >= 27 and days.max() <= 32)
 
 
+def is_latitude(coords: xr.Coordinates, dim: str) -> bool:
+    """Whether the labels of a dimension are latitudes."""
+    return dim in coords and angle_of(dim, coords[dim].attrs) == "lat"
+
+
 def _row_weights(coords: xr.Coordinates, rows: str) -> xr.DataArray | float:
     """The cosine of the latitude, or 1 where the rows are not latitudes."""
-    if rows not in coords or angle_of(rows, coords[rows].attrs) != "lat":
+    if not is_latitude(coords, rows):
         return 1.0
     weights = np.cos(np.deg2rad(coords[rows].values.astype(np.float64)))
     return xr.DataArray(np.maximum(weights, 0.0), dims=[rows])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from tqdm import tqdm
 from xloader.core.messages import show_count
 from xloader.demo.model import ForecastNet
 from xloader.demo.task import ForecastTask, is_periodic
+from xloader.errors import UnsupportedDataError
 from xloader.show.cards import align_columns
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def make_net(task: ForecastTask, seed: int) -> ForecastNet:
 
 
 def rate_at(share: float) -> float:
-    """The learning rate after a share of all steps: a short warm-up, then a cosine down to 0."""
+    """The learning rate after a share of a training: a short warm-up, then a cosine down to 0."""
     fall = 0.5 + 0.5 * math.cos(math.pi * share)
     return _PEAK_RATE * min(1.0, (share + 0.005) / _WARMUP_SHARE) * fall
 
@@ -73,27 +73,38 @@ class TrainingResult:
         )
 
 
-def train(net: nn.Module, loader: Loader, weights: Tensor, num_steps: int) -> TrainingResult:
-    """Train for some steps, with a progress bar."""
+def train(
+    net: nn.Module, loader: Loader, weights: Tensor, num_steps: int, seconds: float
+) -> TrainingResult:
+    """Train for some steps, or until the time is up, with a progress bar."""
     device = next(net.parameters()).device
     optimizer = torch.optim.AdamW(net.parameters(), lr=_PEAK_RATE, weight_decay=1e-2)
-    scale, begin, step = weights.to(device), time.perf_counter(), 0
+    scale, begin, step, share = weights.to(device), time.perf_counter(), 0, 0.0
     kept: tuple[Explanation, Report] | None = None
     with tqdm(total=num_steps, desc="Training", unit=" steps") as bar:
-        while step < num_steps:
+        while share < 1:
             explanation = loader.explain()
-            for inputs, targets in islice(loader, num_steps - step):
+            for inputs, targets in loader:
                 for group in optimizer.param_groups:
-                    group["lr"] = rate_at(step / num_steps)
+                    group["lr"] = rate_at(share)
                 maps = inputs.to(device, torch.float32)
                 error = net(maps) - targets.to(device, torch.float32)
                 loss = (error.square() * scale).mean()
+                if not math.isfinite(loss.item()):
+                    raise UnsupportedDataError(
+                        "the loss is not finite",
+                        given=loss.item(),
+                        remedy="look for infinite values in the data, or for a very short record",
+                    )
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()
                 step += 1
                 bar.set_postfix(loss=f"{loss.item() ** 0.5:.3f}", refresh=False)
                 bar.update()
+                share = max(step / num_steps, (time.perf_counter() - begin) / seconds)
+                if share >= 1:
+                    break
             if kept is None or step % len(loader) == 0:
                 kept = explanation, loader.report()
     assert kept is not None, "a training has a step at least"
@@ -117,20 +128,22 @@ class Score:
 
 
 def score(
-    net: nn.Module, loader: Loader, task: ForecastTask, num_batches: int
-) -> tuple[Score, ...]:
-    """The errors of forecast, persistence and climatology over some batches."""
-    device = next(net.parameters()).device
+    net: nn.Module, loader: Loader, task: ForecastTask, seconds: float
+) -> tuple[int, tuple[Score, ...]]:
+    """The number of samples scored until the time is up, and the errors of three forecasts."""
+    begin, device = time.perf_counter(), next(net.parameters()).device
     weights = torch.from_numpy(task.weights).double()
     sums, num_samples = torch.zeros(3, len(weights), dtype=torch.float64), 0
     net.eval()
     with torch.inference_mode():
-        for inputs, targets in islice(loader, num_batches):
+        for inputs, targets in loader:
             forecast = net(inputs.to(device, torch.float32)).cpu()
             # Samples are departures from the climatology, so that is a forecast of 0.
             for row, guess in enumerate((forecast, inputs, torch.zeros_like(inputs))):
                 sums[row] += ((guess - targets).square() * weights).sum(dim=(0, 2, 3))
             num_samples += len(targets)
+            if time.perf_counter() - begin > seconds:
+                break
     squares = (sums / num_samples / weights.sum(dim=(1, 2))).numpy()
     scores, first = [], 0
     for name in task.variables:
@@ -140,7 +153,8 @@ def score(
         units = str(task.mean[name].attrs.get("units", ""))
         scores.append(Score(name, units, *np.sqrt(part.mean(axis=1)).tolist()))
         first += spread.size
-    return *scores, Score("all, normalised", "", *np.sqrt(squares.mean(axis=1)).tolist())
+    scores.append(Score("all, normalised", "", *np.sqrt(squares.mean(axis=1)).tolist()))
+    return num_samples, tuple(scores)
 
 
 def format_scores(scores: tuple[Score, ...]) -> str:
