@@ -394,7 +394,6 @@ def test_a_training_ends_when_the_time_is_up_and_refuses_infinite_values(tmp_pat
     printed = capsys.readouterr().out
     assert "Time was up before all 180 steps" in printed
     assert "on 314 of 314 held-out samples" in printed
-    assert f"xloader bench '{path}'" in printed
     # Statistics come from blocks of the training part.
     between = np.setdiff1d(np.arange(1280), demo_task._spread_steps(1280))
     dataset["sst"][between[0], 1, 1] = np.inf

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +87,7 @@ def run_demo(
 
     draw_forecast(net, task, picture)
     print(f"\nPicture: {picture.resolve()}")
-    print(f"Other loaders over the same samples: {_bench_command(path, task)}")
+    print("Other loaders over the same samples are timed by: xloader bench")
     return DemoResult(scores, training, picture)
 
 
@@ -98,16 +97,6 @@ def _own_store(cache: Path, spec: WaveSpec) -> str:
     if not path.is_dir():
         print(f"Making a store of waves: {path}", flush=True)
     return str(ensure_store(cache, spec))
-
-
-def _bench_command(path: str, task: ForecastTask) -> str:
-    """The command that times other loaders over the samples of the training."""
-    names, dim = ",".join(task.variables), task.time_dim
-    return (
-        f"xloader bench {shlex.quote(path)} --isel {dim}=0:{task.training.sizes[dim]} "
-        f"--window {dim}={task.lead + 1} --stride {dim}=1 "
-        f"--inputs {names}@{dim}=0 --targets {names}@{dim}={task.lead}"
-    )
 
 
 def _climatology(task: ForecastTask) -> str:
