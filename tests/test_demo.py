@@ -349,7 +349,6 @@ def test_the_whole_demo_on_a_small_world(tmp_path, capsys):
         "2 whole epochs, and 3 of the 16 batches",
         "The last whole epoch, as measured",
         "RMSE 6 steps (36 hours) ahead, on 26 of 26 held-out samples, weighted by latitude;",
-        "--isel time=0:128 --window time=7 --stride time=1 --inputs z500,t2m,u10,v10@time=0",
         "Picture",
     ):
         assert words in printed
