@@ -46,8 +46,8 @@ def test_every_channel_month_and_lead_has_a_row():
         "q0.5",
     ]
     assert len(lines) == 1 + 8 + 1
-    assert " ".join(lines[1].split()) == "z 1 6 hours 500 m 0 8 16"
-    assert " ".join(lines[8].split()) == "z 12 2 days 850 m 7 15 23"
+    assert " ".join(lines[1].split()) == "z 1 6h 500 m 0 8 16"
+    assert " ".join(lines[8].split()) == "z 12 2D 850 m 7 15 23"
     assert " ".join(lines[9].split()) == "mask 1,234,567 0.1 nan"
     assert len({len(line) for line in lines}) == 1
 
