@@ -220,6 +220,15 @@ def test_something_else_at_the_target_stays(tmp_path: Path) -> None:
     xr.testing.assert_equal(xr.open_zarr(file).t.load(), weather().t)
 
 
+def test_a_target_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    out = windows().mosaic("~/a.zarr", world=xloader.World(0, 2))
+    out.write(range(8), windows()[:].targets)
+    out.flush()
+    assert xloader.merge("~/a.zarr").is_complete
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
+
+
 def test_parts_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.zarr"
     windows().mosaic(path)

@@ -72,7 +72,7 @@ def merge_store(
     target: str | os.PathLike[str], *, memory: int | str = "256MiB", overwrite: bool = False
 ) -> MosaicSummary:
     """Merge the parts of all ranks into the target; see `xloader.merge`."""
-    path = Path(target)
+    path = Path(target).expanduser()
     folder = mosaic_folder(path)
     if not folder.has_begun():
         has_target = path.exists()

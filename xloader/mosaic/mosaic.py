@@ -430,7 +430,7 @@ def _as_path(target: object) -> Path | None:
             given=repr(target),
             remedy="write to a path, and copy the merged store to where it shall be",
         )
-    return Path(local_path(target))
+    return Path(local_path(target)).expanduser()
 
 
 def _warn_of_holes(summary: MosaicSummary, target: Path | None) -> None:
