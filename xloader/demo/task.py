@@ -62,6 +62,8 @@ class ForecastTask:
         if self.time_dim not in coords or coords[self.time_dim].dtype.kind != "M":
             return steps
         times = coords[self.time_dim].values
+        if _is_monthly(coords, self.time_dim):
+            return show_count(self.lead, "month")
         return f"{steps} ({show_label(times[self.lead] - times[0])})"
 
 
