@@ -193,7 +193,7 @@ def test_monthly_data_are_departures_from_the_mean_of_each_month():
     february = dataset["sst"].values[1:48:12].mean(axis=0)
     expected = (dataset["sst"].values[49] - february) / float(task.spread["sst"])
     np.testing.assert_allclose(inputs[0], expected, rtol=1e-4, atol=1e-5)
-    assert task.lead_text == "6 steps (182 days)"
+    assert task.lead_text == "6 months"
     assert make_task(make_dataset(), lead=1).lead_text == "1 step"
 
 
