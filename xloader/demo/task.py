@@ -57,13 +57,13 @@ class ForecastTask:
 
     @property
     def lead_text(self) -> str:
-        """The lead in steps, and in hours or days where time has labels."""
+        """The lead in months; or in steps, and in hours or days where time has labels."""
         steps, coords = show_count(self.lead, "step"), self.training.coords
+        if _is_monthly(coords, self.time_dim):
+            return show_count(self.lead, "month")
         if self.time_dim not in coords or coords[self.time_dim].dtype.kind != "M":
             return steps
         times = coords[self.time_dim].values
-        if _is_monthly(coords, self.time_dim):
-            return show_count(self.lead, "month")
         return f"{steps} ({show_label(times[self.lead] - times[0])})"
 
 

@@ -105,7 +105,7 @@ class EpochProgress(Progress):
         self.end, self.cpu_end = time.perf_counter(), time.process_time()
         if self.tally.is_recorded:
             self.tally.refresh()
-        self.recorder.add(self.num_steps, self.end - self.begin, self.delivered_nbytes, self.tally)
+        self.recorder.add(self.num_steps, self.seconds, self.delivered_nbytes, self.tally)
 
     def _bar_counts(self) -> tuple[int, float, float]:
         self.tally.refresh()
