@@ -41,6 +41,7 @@ Index = tuple[int, ...]
 
 _lock = threading.Lock()
 
+
 class ShardEncoder:
     """Encodes the shards of an array, as zarr does. Many threads may use it."""
 
