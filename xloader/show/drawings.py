@@ -215,9 +215,9 @@ class ResidenceTimes:
         if step == 1:
             return 1, self
         is_kept = np.isin(self.block, blocks[::step])
-        arrays = (self.lane, self.block, self.load, self.drop)
-        lane, block, load, drop = (array[is_kept] for array in arrays)
-        return step, replace(self, lane=lane, block=block, load=load, drop=drop)
+        names = ("lane", "block", "load", "drop")
+        kept: dict[str, Any] = {name: getattr(self, name)[is_kept] for name in names}
+        return step, replace(self, **kept)
 
 
 def draw_stays(times: ResidenceTimes) -> Drawing:

@@ -315,12 +315,13 @@ def _draw_counts(axes: Axes, axis: PlotAxis, counts: NDArray[Any]) -> None:
     low, high = (part.reduceat(counts[order], begins) for part in (np.minimum, np.maximum))
     bounds = edges[[*begins, len(counts)]]
     base = low if num < len(counts) else 0
-    axes.stairs(high, bounds, baseline=base, fill=True, color=COLOURS[4], linewidth=0.8)
+    axes.stairs(high, bounds, baseline=base, fill=True, color=COLOURS[4])
     top = float(counts.max(initial=0)) or 1.0
     if not counts.all():
+        # With edges, so that single elements among many are seen.
         axes.stairs(
-            0.07 * (low == 0), bounds, fill=True, color=_NEVER, linewidth=0.8, label="never",
-            transform=axes.get_xaxis_transform(),
+            np.where(low == 0, 0.07, np.nan), bounds, fill=True, color=_NEVER, edgecolor=_NEVER,
+            linewidth=0.8, label="never", transform=axes.get_xaxis_transform(),
         )  # fmt: skip
         # Beside the panel, where it covers no mark.
         legend_beside(axes)
