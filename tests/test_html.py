@@ -249,14 +249,14 @@ def test_a_window_lies_on_the_chunks_to_scale() -> None:
 
 def test_a_window_that_wraps_goes_on_at_the_begin() -> None:
     circle = GridAxis("lon", np.array([0, 5, 10]), 8, None, wraps=True)
-    drawing = draw_chunk_grid(circle, None, [("t", (0, 1, 4), None)])
+    drawing = draw_chunk_grid(circle, None, [("t", (0, 1, 4), (0, 1, 1))])
     assert [round(left) for left, *_ in boxes_of(drawing.svg, "xloader-c0")] == [495, 1]
 
 
 @pytest.mark.parametrize("start", [0, 200_001, 399_997])
 def test_of_many_chunks_those_around_the_window_are_drawn(start: int) -> None:
     axis = grid_axis("time", 4, 100_000, start, None)
-    drawing = draw_chunk_grid(axis, None, [("t", (0, 1, 3), None)])
+    drawing = draw_chunk_grid(axis, None, [("t", (0, 1, 3), (0, 1, 1))])
     first, last = map(
         int,
         re.findall(r"chunks ([\d,]+) to", drawing.caption.replace(",", ""))
