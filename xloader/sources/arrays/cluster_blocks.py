@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import xarray as xr
@@ -65,7 +65,6 @@ class BlockGraph:
         from dask.highlevelgraph import HighLevelGraph
 
         graph = HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
-        self._layers = [layer for array in arrays for layer in array.__dask_layers__()]
         # Done for each block anew, this and the larger number of tasks would cost more than
         # computing a small block.
         self._graph = optimize_blockwise(graph, keys=[array.name for array in arrays])  # type: ignore[no-untyped-call]
@@ -74,8 +73,7 @@ class BlockGraph:
 
     def tasks(self, keys: Sequence[Hashable]) -> Graph:
         """The optimized tasks that some blocks need."""
-        needed = needed_tasks(self._graph, self._layers, keys)
-        return dict(self._optimize(needed, list(keys)))
+        return dict(self._optimize(needed_tasks(self._graph, keys), list(keys)))
 
 
 def has_layers(array: Any) -> bool:
@@ -83,77 +81,50 @@ def has_layers(array: Any) -> bool:
     return hasattr(array, "__dask_layers__")
 
 
-def needed_tasks(graph: Any, layers: Sequence[str], keys: Sequence[Hashable]) -> Graph:
-    """The tasks that some keys need."""
+def needed_tasks(graph: Any, keys: Iterable[Hashable]) -> Graph:
+    """The tasks that some keys need, found without making those of other blocks."""
     from dask.blockwise import Blockwise
+    from dask.core import keys_in_tasks
     from dask.highlevelgraph import MaterializedLayer
 
-    known = (Blockwise, MaterializedLayer)
-    if not all(type(layer) in known for layer in graph.layers.values()):
-        return dict(graph.cull(set(keys)))
-    wanted: dict[str, set[Hashable]] = {name: set() for name in graph.layers}
-    _claim(_LayerKeys(graph, layers), keys, wanted)
+    wanted = set(keys)
+    if not all(type(layer) in (Blockwise, MaterializedLayer) for layer in graph.layers.values()):
+        return dict(graph.cull(wanted))
+    owners = _KeyOwners(graph.layers)
     tasks: Graph = {}
-    order = list(graphlib.TopologicalSorter(graph.dependencies).static_order())
-    for name in reversed(order):
-        if not wanted[name]:
-            continue
-        layer = graph.layers[name]
-        lower = _LayerKeys(graph, graph.dependencies[name])
-        if type(layer) is MaterializedLayer:
-            layer_tasks, below = _walk(layer, wanted[name], lower)
-        else:
-            culled, depends = layer.cull(wanted[name], frozenset())
-            layer_tasks, below = dict(culled), set().union(*depends.values())
-        tasks.update(layer_tasks)
-        _claim(lower, below, wanted)
+    while wanted:
+        of_layers: dict[str, set[Hashable]] = {}
+        for key in wanted:
+            owner = owners.owner(key)
+            if owner is not None:
+                of_layers.setdefault(owner, set()).add(key)
+            elif "distributed" not in sys.modules:
+                raise KeyError(key)
+            # Otherwise a cluster has it: arguments of tasks may be futures.
+        wanted = set()
+        for name, some in of_layers.items():
+            layer = graph.layers[name]
+            if type(layer) is Blockwise:
+                culled, depends = layer.cull(some, frozenset())
+                tasks.update(culled)
+                wanted.update(*depends.values())
+                continue
+            for key in some:
+                task = tasks[key] = layer[key]
+                known = getattr(task, "dependencies", None)
+                # Without: a task as a tuple, or an alias as a plain key.
+                wanted.update(keys_in_tasks(owners, [task]) if known is None else known)
+        wanted -= tasks.keys()
     return tasks
 
 
-def _walk(
-    layer: Mapping[Any, Any], keys: Iterable[Hashable], lower: _LayerKeys
-) -> tuple[Graph, set[Hashable]]:
-    """The tasks of a layer that some keys need, and the keys that these need of other layers."""
-    from dask.core import keys_in_tasks
+class _KeyOwners:
+    """Which of some layers has a key, without making the tasks of the blockwise layers."""
 
-    tasks: Graph = {}
-    below: set[Hashable] = set()
-    left = list(keys)
-    while left:
-        key = left.pop()
-        if key in tasks:
-            continue
-        if key not in layer:
-            below.add(key)
-            continue
-        task = tasks[key] = layer[key]
-        known = getattr(task, "dependencies", None)
-        if known is None:
-            # A task as a tuple, or an alias as a plain key.
-            known = {*keys_in_tasks(layer, [task]), *keys_in_tasks(cast(Any, lower), [task])}
-        left.extend(known)
-    return tasks, below
-
-
-def _claim(keys: _LayerKeys, some: Iterable[Hashable], wanted: dict[str, set[Hashable]]) -> None:
-    """Add each key to the wanted keys of the layer that has it, if any has."""
-    for key in some:
-        owner = keys.owner(key)
-        if owner is not None:
-            wanted[owner].add(key)
-        elif "distributed" not in sys.modules:
-            raise KeyError(key)
-        # Otherwise a cluster has it: arguments of tasks may be futures.
-
-
-class _LayerKeys:
-    """Keys of some layers, found without making the tasks of the blockwise layers."""
-
-    def __init__(self, graph: Any, names: Iterable[str]) -> None:
+    def __init__(self, layers: Mapping[str, Any]) -> None:
         from dask.blockwise import Blockwise
 
-        layers = {name: graph.layers[name] for name in names}
-        self._blockwise = {
+        self._outputs = {
             layer.output: name for name, layer in layers.items() if type(layer) is Blockwise
         }
         self._others = {
@@ -162,10 +133,12 @@ class _LayerKeys:
 
     def owner(self, key: Any) -> str | None:
         """Name of the layer that has a key. None if there is none."""
-        if isinstance(key, tuple) and key and isinstance(key[0], str):
-            layer_name = self._blockwise.get(key[0])
-            if layer_name is not None:
-                return layer_name
+        name = key[0] if isinstance(key, tuple) and key and isinstance(key[0], str) else key
+        if isinstance(name, str):
+            if name in self._outputs and name is not key:
+                return self._outputs[name]
+            if key in self._others.get(name, ()):
+                return name
         return next((name for name, layer in self._others.items() if key in layer), None)
 
     def __contains__(self, key: Any) -> bool:
@@ -432,7 +405,7 @@ def effort_of(array: Any) -> TaskCost:
         return TaskCost(num_tasks=0, num_repeats=0.0)
     graph = array.__dask_graph__()
     middle = tuple(count // 2 for count in array.numblocks)
-    num_tasks = len(needed_tasks(graph, array.__dask_layers__(), [(array.name, *middle)]))
+    num_tasks = len(needed_tasks(graph, [(array.name, *middle)]))
     num_all = sum(len(layer) for layer in graph.layers.values())
     return TaskCost(num_tasks, num_tasks * math.prod(array.numblocks) / max(1, num_all))
 

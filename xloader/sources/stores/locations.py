@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import cloudpickle
-import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
@@ -299,12 +298,6 @@ def lies_in_memory(store: Store) -> bool:
 
 def _copy_of_memory(store: Store) -> MemoryStore:
     """Copy all objects of a store into a memory store that pickles."""
-    if not zarr_adapter.is_known():
-        raise UnsupportedDataError(
-            "a store in memory cannot be sent to another process with this release of zarr",
-            given=f"{type(store).__name__}, zarr {zarr.__version__}",
-            remedy="write the data to disk, or install an older zarr or a newer xloader",
-        )
 
     async def read() -> dict[str, Any]:
         """All objects of the store by key."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 import numpy as np
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
+from zarr.storage import LocalStore, ObjectStore, ZipStore
 
 from xloader.compiled.library import ADDRESS, NUMBER, address_of, find_function
 from xloader.sources.retries import Attempts, current
@@ -40,8 +40,6 @@ from xloader.sources.zarr_adapter import (
     SuffixByteRequest,
     SupportsGetSync,
     default_buffer_prototype,
-    innermost,
-    is_known,
     is_synchronous,
     read_zip,
     sync,
@@ -281,8 +279,6 @@ def _read_at(file: int, buffer: Bytes, start: int) -> int:
 def is_waiting(store: Store) -> bool:
     """Whether reading a store mostly waits, because it can only be read asynchronously."""
     store = plain(store)
-    if not is_known():
-        return not isinstance(innermost(store), LocalStore | MemoryStore | ZipStore)
     return not (is_synchronous(store) or isinstance(store, ZipStore))
 
 
