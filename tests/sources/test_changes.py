@@ -103,8 +103,8 @@ def chunks_were(before: tuple[int, ...], now: tuple[int, ...], kind: dict[str, A
         return f"chunks was {before}, is now {now}"
     if "shards" in kind:
         return "codecs was "
-    grids = ({"configuration": {"chunk_shape": shape}, "name": "regular"} for shape in (before, now))
-    return "chunk_grid was {}, is now {}".format(*map(json.dumps, grids))
+    grid = '{{"configuration": {{"chunk_shape": {}}}, "name": "regular"}}'
+    return f"chunk_grid was {grid.format([*before])}, is now {grid.format([*now])}"
 
 
 def other_chunks(path: Path, kind: dict[str, Any]) -> str:

@@ -127,12 +127,6 @@ def read_zip(store: ZipStore, key: str, byte_range: ByteRequest | None) -> Buffe
         return store._get(key, prototype, byte_range)
 
 
-def size_in_zip(store: ZipStore, key: str) -> int:
-    """The size in bytes of a member of an open zip file; 0 if it is absent or not told."""
-    files = getattr(getattr(store, "_zf", None), "NameToInfo", {})
-    return files[key].file_size if key in files else 0
-
-
 def read_selection(array: zarr.Array[Any], selection: tuple[slice, ...], out: NDArray[Any]) -> None:
     """Read a selection through zarr's own indexing into an array of any strides."""
     # zarr's indexing has no argument for strides, but its buffer may wrap any NumPy view.

@@ -1,15 +1,4 @@
-"""Blocks of dask arrays, computed on the calling thread, or on a cluster and fetched from it.
-
-Many threads of a loader ask for blocks at the same time::
-
-    threads      block 5   block 6   block 7 ...      each waits for its own block
-    submission   [tasks of 6 and 7 in one graph]      all that were asked for since the last one
-    workers      one result for each block, forgotten as soon as a thread has fetched it
-
-A graph of many tasks costs the client and the scheduler little more than one of a single task. So
-a request waits for others, as long as the workers have enough to do without it: as many blocks as
-wait to be sent, and more than they have threads.
-"""
+"""Blocks of dask arrays, computed on the calling thread, or on a cluster and fetched from it."""
 
 from __future__ import annotations
 
@@ -18,12 +7,11 @@ import hashlib
 import math
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 import xarray as xr
@@ -33,6 +21,7 @@ from xloader.core.messages import warn_caller
 from xloader.errors import ClusterError, ClusterWarning
 from xloader.sources.arrays.dask_cluster import (
     active_client,
+    check_open,
     client_of_worker,
     cluster_errors,
     is_closed,
@@ -49,9 +38,6 @@ _WHAT: Final = "computing blocks"
 
 _REACH_SECONDS: Final = 2.0
 """Time in which a worker must answer, so that results are fetched from the workers themselves."""
-
-_COUNT_SECONDS: Final = 5.0
-"""Time after which the threads of the workers are counted again, as clusters grow and shrink."""
 
 _MOST_NBYTES: Final = 2**16
 """Largest array in memory that becomes a part of each task that needs it."""
@@ -90,7 +76,7 @@ def needed_tasks(graph: Any, keys: Iterable[Hashable]) -> Graph:
     wanted = set(keys)
     if not all(type(layer) in (Blockwise, MaterializedLayer) for layer in graph.layers.values()):
         return dict(graph.cull(wanted))
-    owners = _KeyOwners(graph.layers)
+    owners: Any = _KeyOwners(graph.layers)
     tasks: Graph = {}
     while wanted:
         of_layers: dict[str, set[Hashable]] = {}
@@ -145,108 +131,31 @@ class _KeyOwners:
         return self.owner(key) is not None
 
 
-@dataclass(eq=False)
-class Request:
-    """Blocks that are asked for together."""
-
-    tasks: Graph
-    keys: Sequence[Hashable]
-    futures: list[Any] = field(default_factory=list)
-    error: Exception | None = None
+_REACHED: Final[weakref.WeakKeyDictionary[Any, bool]] = weakref.WeakKeyDictionary()
+"""Whether this process can connect to the workers, by client."""
 
 
-class BlockRequests:
-    """Requests of all threads of this process for blocks that one cluster computes."""
+def compute_on_cluster(client: Any, tasks: Graph, keys: Sequence[Hashable]) -> list[Any]:
+    """Compute tasks on the cluster, and fetch the values of some of them.
 
-    _all: ClassVar[weakref.WeakKeyDictionary[Any, BlockRequests]] = weakref.WeakKeyDictionary()
-    _making: ClassVar[threading.Lock] = threading.Lock()
-
-    def __init__(self) -> None:
-        self._waiting: list[Request] = []
-        self._out: set[Request] = set()
-        self._num_threads = 0
-        self._counted = -math.inf
-        self._changed = threading.Condition()
-        self._sending = threading.Lock()
-        self._counting = threading.Lock()
-        self._are_reached: bool | None = None
-
-    @classmethod
-    def of(cls, client: Any) -> BlockRequests:
-        """The requests that go through a client."""
-        with cls._making:
-            return cls._all.setdefault(client, cls())
-
-    def get(self, client: Any, tasks: Graph, keys: Sequence[Hashable]) -> list[Any]:
-        """Compute tasks on the cluster, and fetch the values of some of them.
-
-        The cluster forgets them afterwards, also if the calling thread is given up.
-        """
-        attempts = current()
-        request = Request(tasks, keys)
-        attempts.on_given_up = partial(self._forget, request)
-        try:
-            with cluster_errors(_WHAT):
-                futures = self._send(client, request)
-                if attempts.is_given_up:
-                    self._forget(request)
-                if self._are_reached is None:
-                    self._are_reached = _reaches_workers(client)
-                return list(client.gather(futures, direct=self._are_reached))
-        finally:
-            attempts.on_given_up = None
-            self._forget(request)
-
-    def _send(self, client: Any, request: Request) -> list[Any]:
-        """Send the tasks of a request, and of all that wait then, as one graph."""
-        self._count_workers(client)
-        with self._changed:
-            self._waiting.append(request)
-            self._changed.wait_for(lambda: self._is_due(request))
-        with self._sending:
-            # Another thread may have sent it meanwhile.
-            if request in self._waiting:
-                with self._changed:
-                    sent, self._waiting = self._waiting, []
-                    self._out.update(sent)
-                self._send_all(client, sent)
-        if request.error is not None:
-            raise request.error
-        return request.futures
-
-    def _count_workers(self, client: Any) -> None:
-        """Look from time to time how many threads the workers have."""
-        with self._counting:
-            if time.monotonic() > self._counted + _COUNT_SECONDS:
-                self._num_threads = sum(worker_threads(client).values())
-                self._counted = time.monotonic()
-
-    def _is_due(self, request: Request) -> bool:
-        """Whether all that wait are to be sent now, or this request need not wait any longer."""
-        enough = max(len(self._waiting), self._num_threads)
-        return len(self._out) <= enough or request not in self._waiting
-
-    @staticmethod
-    def _send_all(client: Any, requests: Sequence[Request]) -> None:
-        """Send requests as one graph. Those that cannot be sent get an error."""
-        try:
-            _submit(client, requests)
-        except Exception as error:
-            if len(requests) == 1:
-                requests[0].error = error
-                return
-            # One of them may be at fault, which must not fail the others.
-            for request in requests:
-                BlockRequests._send_all(client, [request])
-
-    def _forget(self, request: Request) -> None:
-        """Let the cluster forget the tasks of a request, and send others in its place."""
-        release_futures(request.futures)
-        with self._changed:
-            self._out.discard(request)
-            if request in self._waiting:
-                self._waiting.remove(request)
-            self._changed.notify_all()
+    The cluster forgets them afterwards, also if the calling thread is given up.
+    """
+    attempts = current()
+    futures: list[Any] = []
+    attempts.on_given_up = partial(release_futures, futures)
+    try:
+        with cluster_errors(_WHAT):
+            check_open(client)
+            renamed, names = _renamed(_joined(tasks, set(keys)), keys)
+            futures += client.get(renamed, names, sync=False)
+            if attempts.is_given_up:
+                release_futures(futures)
+            if client not in _REACHED:
+                _REACHED[client] = _reaches_workers(client)
+            return list(client.gather(futures, direct=_REACHED[client]))
+    finally:
+        attempts.on_given_up = None
+        release_futures(futures)
 
 
 def with_held_values(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
@@ -277,18 +186,6 @@ def with_held_values(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
     finally:
         release_futures(futures)
     return {**tasks, **dict(zip(held, values, strict=True))}
-
-
-def _submit(client: Any, requests: Sequence[Request]) -> None:
-    tasks: Graph = {}
-    key_groups: list[list[Hashable]] = []
-    for request in requests:
-        renamed, keys = _renamed(_joined(request.tasks, set(request.keys)), request.keys)
-        tasks |= renamed
-        key_groups.append(keys)
-    future_groups = client.get(tasks, key_groups, sync=False)
-    for request, futures in zip(requests, future_groups, strict=True):
-        request.futures = futures
 
 
 def _joined(tasks: Graph, keys: set[Hashable]) -> Graph:
@@ -453,7 +350,7 @@ class BlockComputer:
             results = get_sync(with_held_values(graph.tasks(keys), keys), keys)
         else:
             self._last_client = weakref.ref(client)
-            results = BlockRequests.of(client).get(client, graph.tasks(keys), keys)
+            results = compute_on_cluster(client, graph.tasks(keys), keys)
         return [_checked(block, *place) for block, place in zip(results, blocks, strict=True)]
 
     def _tell_of_closed(self) -> None:

@@ -33,7 +33,6 @@ from xloader.sources.stores import object_stores
 from xloader.sources.stores.bounded_reads import (
     OrdinaryFiles,
     RetryingStore,
-    protocols_of,
     with_ordinary_files,
 )
 from xloader.sources.stores.per_process import Home, PerProcess
@@ -293,7 +292,8 @@ def lies_in_memory(store: Store) -> bool:
     if isinstance(store, ObjectStore):
         return type(store.store).__name__ == "MemoryStore"
     fs = getattr(store, "fs", None)
-    return "memory" in protocols_of(getattr(fs, "sync_fs", fs))
+    # The protocol is a text or a tuple of texts.
+    return "memory" in getattr(getattr(fs, "sync_fs", fs), "protocol", ())
 
 
 def _copy_of_memory(store: Store) -> MemoryStore:

@@ -30,9 +30,8 @@ from xloader.sources.stores.bounded_reads import (
     check_mode,
     check_path,
     check_size,
-    get_bounded,
+    get_checked,
     plain,
-    told_size,
 )
 from xloader.sources.zarr.codec_chain import SCRATCH, Bytes
 from xloader.sources.zarr_adapter import (
@@ -288,12 +287,10 @@ def objects_of(store: Store) -> Objects:
     if type(store) in (LocalStore, OrdinaryFiles):
         return Files(str(cast("LocalStore", store).root))
     if type(store) is ZipStore:
-        return _OneByOne(store, partial(read_zip, store))
+        return _OneByOne(partial(read_zip, store))
     if is_synchronous(store):
         read, prototype = cast("SupportsGetSync", store).get_sync, default_buffer_prototype()
-        return _OneByOne(
-            store, lambda key, wanted: read(key, prototype=prototype, byte_range=wanted)
-        )
+        return _OneByOne(lambda key, wanted: read(key, prototype=prototype, byte_range=wanted))
     return OfObstore(store) if type(store) is ObjectStore else Asynchronous(store)
 
 
@@ -301,14 +298,10 @@ def objects_of(store: Store) -> Objects:
 class _OneByOne(Objects):
     """The objects of a store that is read with one direct call for each piece, without a wait."""
 
-    store: Store
     read: Callable[[str, ByteRequest | None], Buffer | None]
 
     def _get_piece(self, key: str, start: int, stop: int | None, most: int) -> Bytes | None:
-        wanted = _request(start, stop)
-        if wanted is None:
-            check_size(key, told_size(self.store, key), most)
-        data = _as_bytes(self.read(key, wanted))
+        data = _as_bytes(self.read(key, _request(start, stop)))
         check_size(key, 0 if data is None else data.size, most)
         return data
 
@@ -338,7 +331,7 @@ class Asynchronous(Objects):
             wanted = _request(start, stop)
             async with limit:
                 return await attempts.ask_async(
-                    key, lambda: get_bounded(self._store, key, self._prototype, wanted, most)
+                    key, lambda: get_checked(self._store, key, self._prototype, wanted, most)
                 )
 
         async def gather() -> list[Buffer | None]:

@@ -23,7 +23,6 @@ from xloader.sources.base import ChunkFiles, ShardFiles
 from xloader.sources.chunk_sizes import Cut, shift, take
 from xloader.sources.retries import current
 from xloader.sources.store_watch import Watch
-from xloader.sources.stores.bounded_reads import bounded, most_stored_nbytes
 from xloader.sources.zarr.codec_chain import Bytes, CastView, Chain, Checked, Scratch, Sharding
 from xloader.sources.zarr.compiled_decoding import decoder
 from xloader.sources.zarr.object_readers import Files, Objects, reads_together
@@ -117,12 +116,7 @@ class StoredArray:
 
     @cached_property
     def _array(self) -> zarr.Array[Any]:
-        array = zarr_adapter.array_of(self.store, self.path, self._metadata)
-        # Files are bounded by `OrdinaryFiles`, and what lies in memory takes none.
-        if zarr_adapter.is_synchronous(self.store):
-            return array
-        store = bounded(self.store, most_stored_nbytes(array))
-        return zarr_adapter.array_of(store, self.path, self._metadata)
+        return zarr_adapter.array_of(self.store, self.path, self._metadata)
 
     @property
     def _first_sharding(self) -> Sharding | None:
