@@ -43,7 +43,7 @@ class Tiles:
     """The tiles of one dimension.
 
     Where windows wrap, tiles are counted along two turns of the dimension, one after the other, as
-    in `xloader.core.axis.Circle`.
+    in `xloader.core.axis.Line`.
     """
 
     axis: Axis | None
