@@ -87,14 +87,20 @@ class ElementList(Sequence[int]):
         return _unpickle, (zlib.compress(steps.astype(f"<{dtype}").tobytes()), dtype)
 
 
+def as_range(elements: Ints) -> range | None:
+    """Numbers as a range; None unless they are equally spaced and increase."""
+    steps = np.diff(elements)
+    step = int(steps[0]) if len(steps) else 1
+    if len(elements) and step > 0 and (steps == step).all():
+        return range(int(elements[0]), int(elements[-1]) + 1, step)
+    return None
+
+
 def as_elements(elements: Any) -> range | ElementList:
     """A range where the numbers are equally spaced and increase, else a list of them."""
     values = np.asarray(elements, np.int64)
-    steps = np.diff(values)
-    step = int(steps[0]) if len(steps) else 1
-    if len(values) and step > 0 and (steps == step).all():
-        return range(int(values[0]), int(values[-1]) + 1, step)
-    return ElementList(values)
+    spaced = as_range(values)
+    return ElementList(values) if spaced is None else spaced
 
 
 def _unpickle(compressed: bytes, dtype: str) -> ElementList:

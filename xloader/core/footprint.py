@@ -293,12 +293,7 @@ class Footprint:
         used = np.flatnonzero(np.diff(boxed.offsets))
         shape = tuple(len(edges) - 1 for edges in starts)
         for begin in range(0, len(used), most):
-            indices = np.unravel_index(used[begin : begin + most], shape)
-            pairs = list(zip(starts, indices, strict=True))
-            yield Boxes(
-                tuple(edges[index].astype(np.int64) for edges, index in pairs),
-                tuple(edges[index + 1].astype(np.int64) for edges, index in pairs),
-            )
+            yield Boxes.between(starts, np.unravel_index(used[begin : begin + most], shape))
 
     @cached_property
     def block_starts(self) -> tuple[Ints, ...]:
