@@ -23,7 +23,7 @@ from xloader.engine.batches import BatchRows
 from xloader.engine.buffers import Arrays, Fields, LeasedPool
 from xloader.engine.executor import BlockMemory, Limits
 from xloader.engine.finishes import BatchFinish
-from xloader.engine.overlaps import Hits, finders_of
+from xloader.engine.overlaps import NUM_COLUMNS, finders_of
 from xloader.engine.program import COPY_COLUMNS, LOAD_COLUMNS, Segment
 from xloader.engine.run import Job, Run, make_blocks
 from xloader.engine.tables import Tables
@@ -86,14 +86,13 @@ class CacheProgram:
     def close(self) -> None:
         """Nothing has to be released."""
 
-    def _find(self, firsts: Ints) -> tuple[list[Hits], Ints]:
+    def _find(self, firsts: Ints) -> tuple[list[Ints], Ints]:
         """The hits by route, and in one number the row and the key of the block of each."""
         hits, places = [], []
         for base, finders in zip(self._keys.bases, self._finders, strict=False):
             for finder in finders:
-                taken, blocks = finder.find(firsts, self._table_pool)
-                hits.append(taken)
-                places.append(taken.rows * self._keys.bases[-1] + (blocks + base))
+                hits.append(taken := finder.find(firsts, self._table_pool))
+                places.append(taken[0] * self._keys.bases[-1] + (taken[1] + base))
         return hits, np.concatenate(places)
 
     def _use(self, begins: Ints, keys: Ints) -> tuple[Ints, NDArray[np.int64]]:
@@ -152,16 +151,16 @@ class CacheProgram:
         return loads
 
 
-def _copies(hits: list[Hits], loads: Ints, num_dims: int) -> NDArray[np.int32]:
+def _copies(hits: list[Ints], loads: Ints, num_dims: int) -> NDArray[np.int32]:
     """Rows of `Segment.copies` for the hits of all routes, given the load of each."""
     width, begin = len(COPY_COLUMNS), 0
     copies = np.zeros((len(loads), width + 3 * num_dims), np.int32)
     copies[:, 0] = loads
     for route, taken in enumerate(hits):
-        rows = copies[begin : begin + len(taken)]
-        rows[:, 1], rows[:, 3] = route, taken.rows
-        rows[:, width:] = taken.table[3 : 3 + 3 * num_dims].T
-        begin += len(taken)
+        rows = copies[begin : begin + taken.shape[1]]
+        rows[:, 1], rows[:, 3] = route, taken[0]
+        rows[:, width:] = taken[NUM_COLUMNS : NUM_COLUMNS + 3 * num_dims].T
+        begin += taken.shape[1]
     return copies
 
 

@@ -1,19 +1,16 @@
-"""The interface of executors, which carry out a program, and the words that they share."""
+"""What the two executors share, which carry out a program: words, limits, figures, memory."""
 
 from __future__ import annotations
 
 import ctypes
 import sysconfig
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.core.axis import Ints
-from xloader.engine.program import Segment
 from xloader.engine.tables import Tables
 
 LOAD_CHUNK, FINISH_BATCH, MAKE_SEGMENT, DECODE_FETCHED, DECODE_ALONE, LET_GO = range(6)
@@ -151,109 +148,3 @@ class Lease:
     """Keeps the memory of blocks while a thread may write to it, or an array is a view of it."""
 
     memory: BlockMemory
-
-
-class Executor(Protocol):
-    """Carries out one program. Any thread may call it, also while others wait in it."""
-
-    num_reads: int
-
-    def start(self) -> int:
-        """Start the threads. Return how many the system allowed."""
-        ...
-
-    def add(self, segment: Segment, *, is_last: bool) -> None:
-        """Add the next segment of the program."""
-        ...
-
-    def give_slot(self, number: int, addresses: Sequence[int]) -> None:
-        """Give memory for one more batch: where each of its arrays begins."""
-        ...
-
-    def take(self, seconds: float) -> int | None:
-        """Wait for the next batch, up to a time. Return the number of its slot, or None after that.
-
-        It is `IS_OVER` once the executor is closed.
-        """
-        ...
-
-    def next_work(self, done: WorkItem | None) -> WorkItem | None:
-        """Wait for work for Python, given what the caller has just done, if anything.
-
-        None once the executor is closed.
-        """
-        ...
-
-    def note_fetched(self, number: int) -> None:
-        """Note that chunks of a load were fetched, and maybe of those before it.
-
-        They are decoded once all these loads have memory, which is given in order.
-        """
-        ...
-
-    def give_chunks(self, token: int, chunks: Ints) -> bool:
-        """Have stored bytes decoded once their blocks have memory. Return whether they will be.
-
-        Each row: the number of the load and of the chunk there, the address and the size. They are
-        in the order of the loads.
-        """
-        ...
-
-    def take_empty(self) -> Ints:
-        """The tokens of chunks whose bytes are no longer needed. Each is told once.
-
-        With each, the number of those chunks that are left to Python.
-        """
-        ...
-
-    def add_flight(self, nbytes: int) -> None:
-        """Add to the bytes that are being read, for a thread of Python."""
-        ...
-
-    def find_load(self, number: int) -> LoadPlace:
-        """Where a load is decoded to."""
-        ...
-
-    def chunks_done(self, number: int, num: int, *, has_failed: bool) -> None:
-        """Note that Python has loaded some chunks of a block, or could not."""
-        ...
-
-    def slot_of(self, batch: int) -> int:
-        """The slot of a batch that Python finishes."""
-        ...
-
-    def gaps(self, batch: int) -> Ints:
-        """The rows of a batch that lack a block, each with the number of the load."""
-        ...
-
-    def batch_done(self, batch: int) -> None:
-        """Note that Python has finished a batch."""
-        ...
-
-    def figures(self) -> tuple[Figures, NDArray[np.int64], NDArray[np.int64]]:
-        """Figures so far, the chunks read of each demand, and the decoded bytes of each group."""
-        ...
-
-    def give_up_reads(self, seconds: float) -> int:
-        """Have Python do reads that take longer than a time. Return how many threads are stuck."""
-        ...
-
-    def find_slow_read(self, seconds: float) -> SlowRead | None:
-        """A read that takes longer than a time, if there is one."""
-        ...
-
-    def close(self) -> None:
-        """Have all threads end. Those of Python that wait for work go on. May be repeated."""
-        ...
-
-    def join(self, seconds: float) -> bool:
-        """Wait for the executor's own threads to end. Return whether they have."""
-        ...
-
-    def keep_blocks(self) -> None:
-        """Keep the blocks that stay in memory, and give back all others. All threads have ended."""
-        ...
-
-    def leave(self, held: object) -> None:
-        """Never free what the run uses, nor an object, as a thread is still at work."""
-        ...

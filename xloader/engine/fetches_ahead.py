@@ -22,7 +22,7 @@ import numpy as np
 from xloader.compiled.library import address_of
 from xloader.engine.assembly import EngineParts
 from xloader.engine.block_reader import Bundle
-from xloader.engine.executor import Executor
+from xloader.engine.plain_executor import Executor
 from xloader.engine.program import Segment
 from xloader.engine.python_loads import BlockRun, LoadTask, PythonLoads
 from xloader.engine.tables import Tables

@@ -132,7 +132,7 @@ def _drop(pid: int, blocks: int, indexes: int) -> None:
 
 
 class NativeExecutor:
-    """Carries out one program on native threads."""
+    """Carries out one program on native threads. Any thread may call it, and others wait in it."""
 
     def __init__(self, blocks: NativeBlocks, limits: Limits) -> None:
         self._blocks = blocks
@@ -204,17 +204,27 @@ class NativeExecutor:
         return None
 
     def note_fetched(self, number: int) -> None:
-        """Note that chunks of a load were fetched; see `Executor.note_fetched`."""
+        """Note that chunks of a load were fetched, and maybe of those before it.
+
+        They are decoded once all these loads have memory, which is given in order.
+        """
         _call("note_fetched", self._run, number)
 
     def give_chunks(self, token: int, chunks: Ints) -> bool:
-        """Have stored bytes decoded once their blocks have memory; see `Executor.give_chunks`."""
+        """Have stored bytes decoded once their blocks have memory. Return whether they will be.
+
+        Each row: the number of the load and of the chunk there, the address and the size. They are
+        in the order of the loads.
+        """
         if not _call("give_chunks", self._run, token, chunks.ctypes.data, len(chunks)):
             raise MemoryError
         return True
 
     def take_empty(self) -> Ints:
-        """The tokens of chunks whose bytes are no longer needed; see `Executor.take_empty`."""
+        """The tokens of chunks whose bytes are no longer needed. Each is told once.
+
+        With each, the number of those chunks that are left to Python.
+        """
         pairs = np.empty((_MOST_EMPTY, 2), np.int64)
         return pairs[: _call("take_empty", self._run, pairs.ctypes.data, _MOST_EMPTY)]
 

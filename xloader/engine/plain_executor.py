@@ -37,6 +37,7 @@ from xloader.engine.executor import (
     WorkItem,
 )
 from xloader.engine.field_places import Stack
+from xloader.engine.native_executor import NativeExecutor
 from xloader.engine.program import COPY_COLUMNS, Segment
 from xloader.engine.tables import Tables
 
@@ -104,7 +105,7 @@ class PlainBlocks(BlockMemory):
 
 
 class PlainExecutor:
-    """Carries out one program, as `xloader.engine.executor.Executor` says."""
+    """Carries out one program, as `NativeExecutor` does."""
 
     def __init__(
         self,
@@ -181,7 +182,7 @@ class PlainExecutor:
             self._changed.notify_all()
 
     def take(self, seconds: float) -> int | None:
-        """Wait for the next batch, up to a time; see `Executor.take`."""
+        """Wait for the next batch, up to a time; see `NativeExecutor.take`."""
         with self._changed:
             self._mark(0)
             self._is_awaited = True
@@ -223,7 +224,7 @@ class PlainExecutor:
                 self._fill(batch)
 
     def note_fetched(self, number: int) -> None:
-        """Note that chunks of a load were fetched; see `Executor.note_fetched`."""
+        """Note that chunks of a load were fetched; see `NativeExecutor.note_fetched`."""
         with self._changed:
             if number < self._next_load:
                 self._to_decode.append(number)
@@ -293,7 +294,7 @@ class PlainExecutor:
             self._changed.notify_all()
 
     def figures(self) -> tuple[Figures, NDArray[np.int64], NDArray[np.int64]]:
-        """Figures so far; see `Executor.figures`."""
+        """Figures so far; see `NativeExecutor.figures`."""
         with self._changed:
             figures = Figures(
                 copy_ns=self._copy_ns,
@@ -487,6 +488,10 @@ class PlainExecutor:
                 batch.gaps.append((row, number))
             self._fill(batch)
             self._count_down(number)
+
+
+Executor = NativeExecutor | PlainExecutor
+"""Carries out one program. Any thread may call it, also while others wait in it."""
 
 
 def copy_part(

@@ -28,7 +28,7 @@ from xloader.core.footprint import Footprint, Group
 from xloader.engine.assembly import EngineParts
 from xloader.engine.batches import BatchRows
 from xloader.engine.buffers import LeasedPool
-from xloader.engine.overlaps import Hits, finders_of
+from xloader.engine.overlaps import NUM_COLUMNS, finders_of
 from xloader.engine.tables import MOST_DIMS, Tables
 from xloader.order.step_dealer import LOOK_SIZE, Dealer
 from xloader.planning.epoch import Lane
@@ -184,7 +184,9 @@ class Program:
         dealt = self._dealer.take(num_steps)
         positions = self._footprint.positions_of(dealt.ids)
         firsts = self._footprint.windows.firsts_of(positions)
-        hits = [own for finders in self._finders for own in self._hits(finders, firsts)]
+        hits = [
+            finder.find(firsts, self._table_pool) for finders in self._finders for finder in finders
+        ]
         num_regions: list[int | None] = [None] * num_steps
         if self._regions is not None:
             num_regions = self._regions.count(positions, dealt.edges).tolist()
@@ -221,14 +223,6 @@ class Program:
     def close(self) -> None:
         """Release memory. No thread may make a segment any more."""
         self._maker.close()
-
-    def _hits(self, finders: Sequence[Any], firsts: Ints) -> list[Hits]:
-        found = []
-        for finder in finders:
-            hits, blocks = finder.find(firsts, self._table_pool)
-            hits.residences[:] = blocks
-            found.append(hits)
-        return found
 
 
 class _Needs:
@@ -323,7 +317,7 @@ class _Rows(NamedTuple):
     """
 
     needs: Sequence[_Needs]
-    hits: Sequence[Hits]
+    hits: Sequence[Ints]
     entries: Ints
     edges: Ints
     first_load: int
@@ -386,8 +380,7 @@ class _CompiledMaker:
         """The loads, copies, ends of batches and ends of a segment."""
         needs_in_c = np.array([own.row() for own in rows.needs], np.int64)
         hits_in_c = np.array(
-            [(address_of(own.table), own.table.strides[0] // 8, len(own)) for own in rows.hits],
-            np.int64,
+            [(address_of(own), own.strides[0] // 8, own.shape[1]) for own in rows.hits], np.int64
         )
         copy_ends = np.zeros(len(rows.edges) - 1, np.int64)
         making = _MakingInC(
@@ -438,7 +431,7 @@ class _PlainMaker:
                         nbytes = self._tables.block_nbytes(number, block)
                         loads.append([number, block, nbytes, -1, 0, address, 0, -1])
         copy_ends = np.zeros(len(edges) - 1, np.int64)
-        columns = [own.table[: 3 + 3 * self._tables.in_c.num_dims].T.tolist() for own in hits]
+        columns = [own[: NUM_COLUMNS + 3 * self._tables.in_c.num_dims].T.tolist() for own in hits]
         places = [0] * len(hits)
         for batch, (begin, end) in enumerate(itertools.pairwise(edges.tolist())):
             for route, taken in enumerate(columns):

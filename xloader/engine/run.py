@@ -38,14 +38,13 @@ from xloader.engine.executor import (
     MAKE_SEGMENT,
     MOST_WAIT_SECONDS,
     BlockMemory,
-    Executor,
     Limits,
     WorkItem,
 )
 from xloader.engine.fetches_ahead import FetchesAhead
 from xloader.engine.finishes import Finisher, Finishes
 from xloader.engine.native_executor import NativeBlocks, NativeExecutor
-from xloader.engine.plain_executor import PlainBlocks, PlainExecutor
+from xloader.engine.plain_executor import Executor, PlainBlocks, PlainExecutor
 from xloader.engine.program import Segments
 from xloader.engine.python_loads import LoadTask, PythonLoads
 from xloader.engine.tables import Tables, can_run_natively
