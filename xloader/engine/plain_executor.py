@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -21,7 +21,7 @@ from xloader.compiled.library import address_of
 from xloader.core.axis import Ints
 from xloader.engine.assembly import EngineParts
 from xloader.engine.block_layout import BlockSlot
-from xloader.engine.buffers import Arrays, BlockPool, Buffer
+from xloader.engine.buffers import Arrays, Buffer, allocate
 from xloader.engine.executor import (
     DECODE_FETCHED,
     EVERY_CHUNK,
@@ -87,12 +87,35 @@ class _Batch:
 
 
 class PlainBlocks(BlockMemory):
-    """Memory of decoded blocks, of which at most ``capacity`` bytes are in use at a time."""
+    """Memory of decoded blocks, of which at most ``capacity`` bytes are in use at a time.
+
+    `take` does not check that: call `has_room` first. Its user holds a lock.
+    """
 
     def __init__(self, capacity: int, tables: Tables) -> None:
         super().__init__(tables)
-        self.pool = BlockPool(capacity)
+        self._capacity = capacity
+        self.used_nbytes = 0
         self.buffers: dict[int, Buffer] = {}
+        # Buffers that nothing needs, by their size.
+        self._free: defaultdict[int, list[Buffer]] = defaultdict(list)
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether so many more bytes may be taken."""
+        return self.used_nbytes + nbytes <= self._capacity
+
+    def take(self, nbytes: int) -> Buffer:
+        """A buffer of exactly so many bytes, a free one of that size if there is one."""
+        self.used_nbytes += nbytes
+        if self._free[nbytes]:
+            buffer = self._free[nbytes].pop()
+        else:
+            free_nbytes = sum(size * len(buffers) for size, buffers in self._free.items())
+            if self.used_nbytes + free_nbytes > self._capacity:
+                self._free.clear()
+            buffer = allocate(nbytes)
+        self.buffers[address_of(buffer)] = buffer
+        return buffer
 
     def view(self, address: int, nbytes: int) -> NDArray[np.uint8]:
         """The buffer of a block."""
@@ -101,7 +124,8 @@ class PlainBlocks(BlockMemory):
     def give_back(self, buffer: Buffer) -> None:
         """Take back the buffer of a block that nothing needs any more."""
         del self.buffers[address_of(buffer)]
-        self.pool.give_back(buffer)
+        self.used_nbytes -= buffer.nbytes
+        self._free[buffer.nbytes].append(buffer)
 
 
 class PlainExecutor:
@@ -434,18 +458,16 @@ class PlainExecutor:
         """Give a load memory, if there is enough; or find that its batch is open."""
         if load.batch >= 0:
             return self._batches[load.batch].is_open
-        pool = self._blocks.pool
-        if not pool.has_room(load.nbytes):
+        if not self._blocks.has_room(load.nbytes):
             return False
-        load.buffer = pool.take(load.nbytes)
-        self._blocks.buffers[address_of(load.buffer)] = load.buffer
+        load.buffer = self._blocks.take(load.nbytes)
         self._place(load)
         self._weigh()
         return True
 
     def _weigh(self) -> None:
         batches = (self._num_slots_used + min(self._num_taken, 1)) * self._limits.batch_nbytes
-        most = batches + self._blocks.pool.used_nbytes + self._flight_nbytes
+        most = batches + self._blocks.used_nbytes + self._flight_nbytes
         self._peak_nbytes = max(self._peak_nbytes, most)
 
     def _count_down(self, number: int) -> None:
