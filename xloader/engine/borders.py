@@ -14,7 +14,6 @@ These are the meanings that the words have for `numpy.pad`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,28 +23,6 @@ from xloader.core.axis import Ints
 from xloader.core.windows import Pad, Windows
 from xloader.engine.buffers import Arrays
 from xloader.recipe.layout import FieldLayout
-
-
-@dataclass(frozen=True)
-class _Border:
-    """Both padded borders of one dimension, for one field.
-
-    Parameters
-    ----------
-    field : str
-        Name of the field.
-    axis : int
-        The dimension's axis in the field's array. Axis 0 is that of the rows.
-    dim : int
-        Number of the windowed dimension.
-    pad : {"edge", "reflect"} or float
-        The value of the elements outside.
-    """
-
-    field: str
-    axis: int
-    dim: int
-    pad: Pad
 
 
 class Borders:
@@ -63,8 +40,10 @@ class Borders:
 
     def __init__(self, windows: Windows, layouts: tuple[FieldLayout, ...]) -> None:
         self._windows = windows
+        # The field, the axis of its array (axis 0 is that of the rows), the number of the dimension
+        # and the value of elements outside.
         self._borders = [
-            _Border(layout.name, 1 + layout.dims.index(name), dim, pad)
+            (layout.name, 1 + layout.dims.index(name), dim, pad)
             for layout in layouts
             for dim, (name, pad) in enumerate(zip(windows.dims, windows.pads, strict=True))
             if pad is not None and name in layout.dims
@@ -83,16 +62,15 @@ class Borders:
         firsts : numpy.ndarray of int64, shape (n, num_dims)
             Offset of the first element of each of the first ``n`` rows; below 0 before the array.
         """
-        for border in self._borders:
-            array, own = arrays[border.field][: len(firsts)], firsts[:, border.dim]
+        for field, axis, dim, pad in self._borders:
+            own = firsts[:, dim]
             # From here on the dimension is the last axis, so that all others need no index.
-            array = np.moveaxis(array, border.axis, -1)
-            span = array.shape[-1]
-            size = self._windows.dim_sizes[border.dim]
+            array = np.moveaxis(arrays[field][: len(firsts)], axis, -1)
+            span, size = array.shape[-1], self._windows.dim_sizes[dim]
             for rows, num in _alike(np.maximum(-own, 0)):
-                _fill_front(array, rows, num, border.pad)
+                _fill_front(array, rows, num, pad)
             for rows, num in _alike(np.maximum(own + span - size, 0)):
-                _fill_front(array[..., ::-1], rows, num, border.pad)
+                _fill_front(array[..., ::-1], rows, num, pad)
 
 
 def _alike(counts: Ints) -> Iterator[tuple[Ints, int]]:

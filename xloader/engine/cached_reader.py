@@ -20,8 +20,8 @@ from xloader.core.axis import Ints
 from xloader.engine.assembly import EngineParts
 from xloader.engine.batches import BatchRows
 from xloader.engine.buffers import Arrays, Fields, LeasedPool
-from xloader.engine.executor import BlockMemory
 from xloader.engine.finishes import BatchFinish
+from xloader.engine.native_executor import BlockMemory
 from xloader.engine.overlaps import NUM_COLUMNS, finders_of
 from xloader.engine.program import COPY_COLUMNS, LOAD_COLUMNS, Segment
 from xloader.engine.run import Job, Run, make_blocks

@@ -21,23 +21,9 @@ from xloader.engine.buffers import Arrays
 from xloader.engine.shared_slots import unpack
 from xloader.sources.retries import Abandoned
 
-
-class BatchTransform(Protocol):
-    """A function that turns a gathered batch into what is delivered."""
-
-    def __call__(self, arrays: Arrays, ids: Ints, occurrences: Ints | None = None, /) -> Arrays:
-        """Transform a batch, given the sample of each row and which time in the epoch it occurs."""
-        ...
-
-
-def untransformed(arrays: Arrays, ids: Ints, occurrences: Ints | None = None, /) -> Arrays:
-    """The gathered arrays, for samples without transforms."""
-    return arrays
-
-
-def unconverted(arrays: Arrays, /) -> Arrays:
-    """The transformed arrays, where they keep their dtypes."""
-    return arrays
+BatchTransform = Callable[[Arrays, Ints, Ints | None], Arrays]
+"""Turns a gathered batch into what is delivered, given the sample of each row and which time in the
+epoch it occurs; None for the first."""
 
 
 class Finisher(Protocol):
@@ -60,19 +46,20 @@ class Finisher(Protocol):
 class BatchFinish(Finisher):
     """The steps of the user between a gathered batch and a delivered one, by default none.
 
-    `convert`: brings transformed arrays to the dtypes in which they are delivered. `nan_counts`: by
+    `transform`, `convert`: functions, if there are any; the second brings transformed arrays to the
+    dtypes in which they are delivered. `nan_counts`: by
     field that is delivered as stored, how its NaN values are counted.
     """
 
-    transform: BatchTransform = untransformed
-    convert: Callable[[Arrays], Arrays] = unconverted
+    transform: BatchTransform | None = None
+    convert: Callable[[Arrays], Arrays] | None = None
     on_nan: OnNan = "ignore"
     nan_counts: Mapping[str, CountNans] = field(default_factory=dict)
 
     @property
     def is_plain(self) -> bool:
         """Whether batches stay as they are gathered."""
-        return self.transform is untransformed and self.convert is unconverted
+        return self.transform is None and self.convert is None
 
     def is_needed(self, index: int) -> bool:
         """Whether a batch is changed or looked at, given the number of its step."""
@@ -80,11 +67,12 @@ class BatchFinish(Finisher):
 
     def apply(self, batch: OpenBatch, ids: Ints) -> None:
         """Transform a batch, look for NaN in its own rows, and convert it."""
-        step = batch.step
-        arrays = self.transform(batch.arrays, ids, step.occurrences_in(len(ids)))
+        step, arrays = batch.step, batch.arrays
+        if self.transform is not None:
+            arrays = self.transform(arrays, ids, step.occurrences_in(len(ids)))
         of_samples = ids[: len(step.ids)]
         batch.nans = look_for_nans(self.on_nan, step.index, arrays, of_samples, self.nan_counts)
-        batch.arrays = self.convert(arrays)
+        batch.arrays = arrays if self.convert is None else self.convert(arrays)
 
 
 class Finishes:

@@ -22,7 +22,8 @@ from xloader.core.axis import Ints
 from xloader.engine.assembly import EngineParts
 from xloader.engine.block_layout import BlockSlot
 from xloader.engine.buffers import Arrays, Buffer, allocate
-from xloader.engine.executor import (
+from xloader.engine.field_places import Stack
+from xloader.engine.native_executor import (
     DECODE_FETCHED,
     EVERY_CHUNK,
     FINISH_BATCH,
@@ -34,12 +35,12 @@ from xloader.engine.executor import (
     Figures,
     Limits,
     LoadPlace,
+    NativeExecutor,
     WorkItem,
 )
-from xloader.engine.field_places import Stack
-from xloader.engine.native_executor import NativeExecutor
 from xloader.engine.program import COPY_COLUMNS, Segment
 from xloader.engine.tables import Tables
+from xloader.engine.tally import Gauge
 
 _MOST_COPIES_AHEAD: Final = 1 << 16
 """Copies of batches that are not open, beyond which the program is not made further."""
@@ -162,8 +163,8 @@ class PlainExecutor:
         self._reads: Counter[int] = Counter()
         self._nbytes: Counter[int] = Counter()
         self._num_copies_ahead = 0
-        self._num_loading = self._num_working = self._awaited_ns = self._unasked_ns = 0
-        self._is_awaited, self._since_ns = False, time.perf_counter_ns()
+        self._num_loading = 0
+        self._working, self._is_awaited, self._since = Gauge(), False, time.perf_counter()
         self._copy_ns = self._peak_nbytes = self._flight_nbytes = 0
         self.num_reads = 0
 
@@ -325,9 +326,9 @@ class PlainExecutor:
                 peak_nbytes=self._peak_nbytes,
                 flight_nbytes=self._flight_nbytes,
                 num_threads=self._limits.most_loading_hands,
-                num_working=self._num_working,
-                awaited_ns=self._awaited_ns,
-                unasked_ns=self._unasked_ns,
+                num_working=self._working.num,
+                awaited_ns=int(self._working.awaited_seconds * 1e9),
+                unasked_ns=int(self._working.unasked_seconds * 1e9),
                 peak_working=self._limits.most_loading_hands,
                 num_ready=sum(batch.is_final for batch in self._batches.values()),
             )
@@ -372,13 +373,10 @@ class PlainExecutor:
 
     def _mark(self, change: int) -> None:
         """Count the time that threads were at work, and how many are from now on."""
-        now = time.perf_counter_ns()
-        spent, self._since_ns = self._num_working * (now - self._since_ns), now
-        if self._is_awaited:
-            self._awaited_ns += spent
-        else:
-            self._unasked_ns += spent
-        self._num_working += change
+        now = time.perf_counter()
+        self._working.pass_time(now - self._since, is_awaited=self._is_awaited)
+        self._working.change(change)
+        self._since = now
 
     def _has_next(self) -> bool:
         batch = self._batches.get(self._num_taken)

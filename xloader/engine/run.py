@@ -28,7 +28,9 @@ from xloader.core.messages import warn_caller
 from xloader.engine.assembly import EngineParts
 from xloader.engine.batches import BatchRows, Delivery, OpenBatch, Outbox, warn_of_skipped
 from xloader.engine.block_reader import Bundle
-from xloader.engine.executor import (
+from xloader.engine.fetches_ahead import FetchesAhead
+from xloader.engine.finishes import Finisher, Finishes
+from xloader.engine.native_executor import (
     DECODE_ALONE,
     EVERY_CHUNK,
     FINISH_BATCH,
@@ -39,18 +41,16 @@ from xloader.engine.executor import (
     MOST_WAIT_SECONDS,
     BlockMemory,
     Limits,
+    NativeBlocks,
+    NativeExecutor,
     WorkItem,
 )
-from xloader.engine.fetches_ahead import FetchesAhead
-from xloader.engine.finishes import Finisher, Finishes
-from xloader.engine.native_executor import NativeBlocks, NativeExecutor
 from xloader.engine.plain_executor import Executor, PlainBlocks, PlainExecutor
 from xloader.engine.program import Segments
 from xloader.engine.python_loads import LoadTask, PythonLoads
 from xloader.engine.tables import Tables, can_run_natively
-from xloader.engine.tally import Gauge, Tally, no_refresh
+from xloader.engine.tally import Gauge, Tally, WorkClock, WorkTime, no_refresh
 from xloader.engine.threads import LONG_SECONDS, MOST_SECONDS, SOME_SECONDS, Deadlines, Threads
-from xloader.engine.work_clock import WorkClock, WorkTime
 from xloader.errors import (
     ChunkError,
     ChunkWarning,

@@ -25,7 +25,7 @@ from xloader.core.messages import names_function
 from xloader.engine.batches import BatchRows, OpenBatch
 from xloader.engine.buffers import Arrays, BatchPool, Buffer, Fields
 from xloader.engine.shared_slots import Parcel, SharedMemory, SharedSlots, pack
-from xloader.engine.work_clock import WorkTime
+from xloader.engine.tally import WorkTime
 from xloader.errors import OptionError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.batch_origin import BatchOrigin

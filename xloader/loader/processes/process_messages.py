@@ -24,7 +24,7 @@ import xloader.errors
 from xloader.core.axis import Ints
 from xloader.core.nans import FieldNans
 from xloader.engine.shared_slots import Parcel
-from xloader.engine.work_clock import WorkTime
+from xloader.engine.tally import WorkTime
 from xloader.errors import XloaderError, XloaderWarning
 
 _MOST_CAUSES: Final = 5

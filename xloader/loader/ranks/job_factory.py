@@ -16,9 +16,9 @@ import numpy as np
 from xloader.engine.assembly import EngineParts, count_threads, stored_variables
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.buffers import BatchPool, Fields, MakeMemory
-from xloader.engine.executor import BlockMemory
 from xloader.engine.fetches_ahead import MOST_REQUESTS
 from xloader.engine.finishes import BatchFinish, Finisher
+from xloader.engine.native_executor import BlockMemory
 from xloader.engine.program import Program
 from xloader.engine.run import Job, Run, make_blocks
 from xloader.engine.tables import Tables
