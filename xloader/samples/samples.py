@@ -1400,17 +1400,13 @@ class Samples(RecordedMethods):
         OptionError
             If there are no windows yet; if the dimension is windowed, or has fewer than ``size``
             elements; if ``rank`` or ``size`` is out of range; if the samples are a slab already;
-            if a transform is recorded that may need the whole dimension.
+            if a function of :meth:`map` or a method of xarray is recorded already.
 
         Notes
         -----
-        *Transforms before the slab.* Each rank runs them on its own slab. So only transforms are
-        allowed that give the same result on a part as on the whole: :meth:`normalize`,
-        :meth:`fillna`, and recorded methods that do not work along the dimension. A function of
-        :meth:`map` is never allowed, because its effect is unknown.
-
-        *Transforms after the slab* also see only the slab: ``.mean("lat")`` gives each rank the
-        mean of its own part. The group has to combine these means itself.
+        *Transforms.* Only :meth:`normalize` and :meth:`fillna` may come before the slab. Functions
+        of :meth:`map` and recorded methods come after it, and see only the slab: ``.mean("lat")``
+        gives each rank the mean of its own part. The group has to combine these means itself.
 
         *Numbers along the dimension* are given for the whole of it: statistics for
         :meth:`normalize`, or a DataArray for ``where``, ``clip`` and ``fillna``. Each rank takes
