@@ -7,8 +7,6 @@ import functools
 import hashlib
 import json
 import math
-import subprocess
-import sys
 from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
@@ -407,33 +405,6 @@ def test_epochs_chosen_after_loading() -> None:
     other.load_state_dict(state)
     other.set_epoch(3)
     assert len(list(other)) == 25
-
-
-def test_a_state_means_the_same_in_another_process(tmp_path: Path) -> None:
-    write_store(line(), {"t": (8, 32)}, tmp_path / "a.zarr")
-    code = """
-import json, sys
-from tests.test_state import contents, xloader
-loader = xloader.open(sys.argv[1]).window(time=3, stride=1).loader(
-    batch_size=16, memory="32KiB", output="numpy", plan=xloader.PlanRules(max_amplification=4.0)
-)
-loader.load_state_dict(json.loads(sys.argv[2]))
-print(json.dumps([str([contents(batch) for batch in loader]), loader.state_dict()]))
-"""
-    samples = xloader.open(tmp_path / "a.zarr").window(time=3, stride=1)
-    plan = xloader.PlanRules(max_amplification=4.0)
-    with samples.loader(batch_size=16, memory="32KiB", output="numpy", plan=plan) as loader:
-        whole = [contents(batch) for batch in loader]
-        loader.set_epoch(0)
-        batches = iter(loader)
-        for _ in range(7):
-            next(batches)
-        state = json.dumps(loader.state_dict())
-    command = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "a.zarr"), state]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    rest, last = json.loads(done.stdout)
-    assert rest == str(whole[7:])
-    assert (last["epoch"], last["step"]) == (1, 0)
 
 
 def digest_of(ids: list[list[int]]) -> str:

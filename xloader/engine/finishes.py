@@ -75,39 +75,35 @@ class BatchFinish(Finisher):
         batch.arrays = arrays if self.convert is None else self.convert(arrays)
 
 
+@dataclass(eq=False)
 class Finishes:
-    """The batches of one run that are finished, until they are taken."""
+    """The batches of one run that are finished, until they are taken.
 
-    def __init__(
-        self,
-        parts: EngineParts,
-        finisher: Finisher,
-        num_steps: int,
-        last_size: int,
-        outbox: Outbox | None,
-    ) -> None:
-        self._parts = parts
-        self._finisher = finisher
-        self._num_steps = num_steps
-        self._last_size = last_size
-        self._outbox = outbox
-        self._done: dict[int, OpenBatch] = {}
-        self._lock = threading.Lock()
-        # The last row before the last batch, and that batch while it waits for the row.
-        self._last_rows: Arrays | None = None
-        self._last_id = -1
-        self._waiting: OpenBatch | None = None
+    `last_size`: rows up to which the last batch is filled up; 0 to leave it as it is.
+    """
+
+    parts: EngineParts
+    finisher: Finisher
+    num_steps: int
+    last_size: int
+    outbox: Outbox | None
+    _done: dict[int, OpenBatch] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    # The last row before the last batch, and that batch while it waits for the row.
+    _last_rows: Arrays | None = None
+    _last_id: int = -1
+    _waiting: OpenBatch | None = None
 
     def is_needed(self, index: int) -> bool:
         """Whether a batch is finished here, even if all its rows are there."""
-        is_filled = self._last_size > 0 and index + 2 >= self._num_steps
-        is_sent = self._outbox is not None
-        return is_sent or is_filled or bool(self._parts.borders) or self._finisher.is_needed(index)
+        is_filled = self.last_size > 0 and index + 2 >= self.num_steps
+        is_sent = self.outbox is not None
+        return is_sent or is_filled or bool(self.parts.borders) or self.finisher.is_needed(index)
 
     def finish(self, batch: OpenBatch) -> list[int]:
         """Finish a batch, and one that waited for it. Return the numbers of those that are done."""
         index = batch.step.index
-        if self._last_size and not len(batch.step.ids):
+        if self.last_size and not len(batch.step.ids):
             with self._lock:
                 if self._last_rows is None:
                     self._waiting = batch
@@ -115,7 +111,7 @@ class Finishes:
         self._apply(batch)
         with self._lock:
             self._done[index] = batch
-            if index + 2 != self._num_steps or self._waiting is None:
+            if index + 2 != self.num_steps or self._waiting is None:
                 return [index]
             waiting, self._waiting = self._waiting, None
         return [index, *self.finish(waiting)]
@@ -124,7 +120,7 @@ class Finishes:
         """Take a batch, given its memory unless it was sent, as its user gets it."""
         with self._lock:
             batch = self._done.pop(step.index, None)
-        fields = self._parts.fields
+        fields = self.parts.fields
         if batch is not None and batch.error is not None:
             # Whoever keeps the error must not keep the memory, too.
             batch.arrays, batch.room = {}, None
@@ -169,16 +165,16 @@ class Finishes:
         try:
             if batch.error is not None:
                 return
-            self._parts.fill_borders(batch.arrays, batch.step.ids)
+            self.parts.fill_borders(batch.arrays, batch.step.ids)
             batch.replace_bad_rows()
             self._pad(batch)
-            if self._finisher.is_needed(batch.step.index):
-                self._finisher.apply(batch, self._padded_ids(batch.step))
-            if self._outbox is not None:
+            if self.finisher.is_needed(batch.step.index):
+                self.finisher.apply(batch, self._padded_ids(batch.step))
+            if self.outbox is not None:
                 if batch.parcel is not None:
                     batch.arrays = unpack(batch.parcel, batch.room)
                 batch.room = None
-                batch.sent = self._outbox.send(batch.arrays)
+                batch.sent = self.outbox.send(batch.arrays)
         except Abandoned:
             raise
         except BaseException as error:
@@ -186,7 +182,7 @@ class Finishes:
 
     def _padded_ids(self, step: BatchRows) -> Ints:
         """Ids of all rows of a batch, with those that fill it up."""
-        num_more = self._last_size - len(step.ids)
+        num_more = self.last_size - len(step.ids)
         if num_more <= 0:
             return step.ids
         last = step.ids[-1] if len(step.ids) else self._last_id
@@ -194,7 +190,7 @@ class Finishes:
 
     def _pad(self, batch: OpenBatch) -> None:
         """Fill a short batch up with its last row, or with that of the batch before it."""
-        if not self._last_size:
+        if not self.last_size:
             return
         num_rows = len(batch.step.ids)
         for name, array in batch.arrays.items():
@@ -203,7 +199,7 @@ class Finishes:
             else:
                 assert self._last_rows is not None
                 array[:] = self._last_rows[name]
-        if batch.step.index + 2 == self._num_steps:
+        if batch.step.index + 2 == self.num_steps:
             rows = {name: array[num_rows - 1].copy() for name, array in batch.arrays.items()}
             with self._lock:
                 self._last_id, self._last_rows = int(batch.step.ids[-1]), rows

@@ -88,23 +88,10 @@ class Segment:
     is_finished: Ints
     ends: Ints
 
-    def __repr__(self) -> str:
-        first, last = self.first_load, self.first_load + len(self.loads)
-        steps = [batch.index for batch in self.batches]
-        return (
-            f"Segment(steps {min(steps, default=0)} to {max(steps, default=0)}, "
-            f"loads {first} to {last}, {len(self.copies)} copies, {len(self.ends)} ends)"
-        )
-
     def tables(self) -> dict[str, NDArray[Any]]:
         """The tables by name, as a program is saved."""
-        return {
-            "loads": self.loads,
-            "copies": self.copies,
-            "copy_ends": self.copy_ends,
-            "is_finished": self.is_finished,
-            "ends": self.ends,
-        }
+        names = "loads", "copies", "copy_ends", "is_finished", "ends"
+        return {name: getattr(self, name) for name in names}
 
 
 class Segments(Protocol):

@@ -106,7 +106,7 @@ class Job:
 
     @property
     def limits(self) -> Limits:
-        """What the executor keeps to."""
+        """The limits that the executor keeps."""
         chunk_nbytes = self.parts.footprint.max_chunk_nbytes
         return Limits(
             batch_nbytes=self.batch_nbytes,

@@ -109,10 +109,6 @@ class Tables:
             *(self.arrays[name].ctypes.data for name in NAMES),
         )
 
-    def __repr__(self) -> str:
-        sizes = ", ".join(f"{len(rows)} {name}" for name, rows in self.arrays.items())
-        return f"Tables({sizes})"
-
     @property
     def is_native(self) -> bool:
         """Whether native threads load all chunks."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from xloader.compiled.library import address_of
 from xloader.core.messages import names_function
-from xloader.engine.batches import BatchRows, OpenBatch
+from xloader.engine.batches import OpenBatch
 from xloader.engine.buffers import Arrays, BatchPool, Buffer, Fields
 from xloader.engine.shared_slots import Parcel, SharedMemory, SharedSlots, pack
 from xloader.engine.tally import WorkTime
@@ -155,10 +155,7 @@ class FinishingProcess:
         joints = self._slots.arrays(task.slot)
         gathered = self._fields.named(joints, len(task.ids))
         room = self._fields.room(joints)
-        times = task.occurrences
-        last = 0 if times is None else int(times[-1])
-        step = BatchRows(task.step, task.ids[: task.num_samples], None, times, last)
-        batch = OpenBatch(step, dict(gathered))
+        batch = OpenBatch(task.step, dict(gathered))
         self._finish_of(task.epoch).apply(batch, task.ids)
         options = self._setup.finishing.options
         nbytes = sum(array.nbytes for array in batch.arrays.values())
@@ -176,7 +173,8 @@ class FinishingProcess:
     def _collated(self, arrays: Arrays, task: FinishBatch, room: Buffer | None) -> Parcel:
         finishing, hand_over = self._setup.finishing, self._setup.finishing.hand_over
         recipe, seed = finishing.recipe, finishing.options.seed
-        origin = BatchOrigin.of(recipe, Chance(seed, task.epoch, task.occurrences))
+        occurrences = task.step.occurrences_in(len(task.ids))
+        origin = BatchOrigin.of(recipe, Chance(seed, task.epoch, occurrences))
         made = [hand_over(array) for array in arrays.values()]
         rows = Rows(Batch(made, arrays, task.ids, task.is_padding, origin))
         collate_fn = finishing.options.collate_fn

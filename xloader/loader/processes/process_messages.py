@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 import xloader.errors
 from xloader.core.axis import Ints
 from xloader.core.nans import FieldNans
+from xloader.engine.batches import BatchRows
 from xloader.engine.shared_slots import Parcel
 from xloader.engine.tally import WorkTime
 from xloader.errors import XloaderError, XloaderWarning
@@ -33,17 +34,14 @@ _MOST_CAUSES: Final = 5
 class FinishBatch(NamedTuple):
     """Finish the batch in a slot.
 
-    `ids`: the sample of each row, of which the first `num_samples` do not fill the batch up.
-    `occurrences`: which time in the epoch each occurs; None for the first.
+    `ids`: the sample of each row, also of those that fill the batch up.
     """
 
     epoch: int
-    step: int
+    step: BatchRows
     slot: int
     ids: Ints
     is_padding: NDArray[np.bool_]
-    occurrences: Ints | None
-    num_samples: int
 
 
 class FinishedBatch(NamedTuple):
