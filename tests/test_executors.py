@@ -437,15 +437,6 @@ def values_of(path: Path, read_timeout: float = 300.0, **options: Any) -> list[l
 
 
 @NEEDS_LIBRARY
-def test_reads_that_hang_are_left_to_python(tmp_path: Path) -> None:
-    """A native thread that waits too long for a file is given up, and Python reads the chunk."""
-    path = chunks_of_two(tmp_path, 8, 6)
-    wanted = values_of(path)
-    with pretend_disk(3000.0):
-        assert values_of(path, 0.3, threads=2) == wanted
-
-
-@NEEDS_LIBRARY
 def test_reads_that_hang_leave_their_memory_to_python(tmp_path: Path) -> None:
     """With memory for two chunks, both of which hang, Python reads them nevertheless."""
     path = chunks_of_two(tmp_path, 4, 20_000)
