@@ -29,8 +29,12 @@ from xloader.engine.shared_slots import SharedMemory, SharedSlots
 from xloader.engine.slot_layout import SlotLayout
 from xloader.engine.threads import MOST_SECONDS
 from xloader.errors import ForkError, WorkersError
-from xloader.loader.processes.finishing_process import ProcessSetup, run_process
-from xloader.loader.processes.process_messages import FinishBatch, FinishedBatch
+from xloader.loader.processes.finishing_process import (
+    FinishBatch,
+    FinishedBatch,
+    ProcessSetup,
+    run_process,
+)
 from xloader.loader.processes.script_import import refuse_while_importing
 from xloader.loader.ranks.finishing import Finishing
 
