@@ -1,10 +1,11 @@
-"""Shards of any shape and codecs are read by zarr as they were."""
+"""Shards that are put together here are what zarr reads."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import pytest
 import xarray as xr
 import zarr
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 import xloader
+from xloader.jobs.materialize.section_writer import _codecs_of
 
 COMPRESSORS = [
     None,
@@ -45,3 +47,19 @@ def test_zarr_reads_what_was_encoded(data: st.DataObject) -> None:
     )
     found = zarr.open_group(zarr.storage.MemoryStore(held), mode="r")["v"]
     np.testing.assert_array_equal(found[...], ds.v)
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS[:-1])
+@pytest.mark.parametrize("shards", [None, {"x": 8}])
+def test_usual_codecs_go_past_the_event_loop(compressor: Any, shards: Any) -> None:
+    ds = xr.Dataset({"v": ("x", np.arange(20.0))})
+    held: dict[str, Any] = {}
+    store = zarr.storage.MemoryStore(held)
+    xloader.open(ds).window(x=1).materialize(
+        store, chunks={"x": 4}, shards=shards, compressor=compressor
+    )
+    metadata = zarr.open_group(store, mode="r")["v"].metadata.to_dict()
+    assert _codecs_of(metadata) is not None
+    reader = xloader.open(store)
+    assert reader.recipe.source.path_of("v").startswith("direct")
+    np.testing.assert_array_equal(reader.window(x=1).to_xarray(np.arange(20)).v[:, 0], ds.v)
