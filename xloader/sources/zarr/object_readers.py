@@ -329,11 +329,11 @@ class Asynchronous(Objects):
             key, start, stop, most = piece
             wanted = _request(start, stop)
             async with limit:
-                found = await attempts.ask_async(
+                buffer = await attempts.ask_async(
                     key, lambda: self._store.get(key, self._prototype, wanted)
                 )
-            check_size(key, 0 if found is None else len(found), most)
-            return found
+            check_size(key, 0 if buffer is None else len(buffer), most)
+            return buffer
 
         async def gather() -> list[Buffer | None]:
             return await asyncio.gather(*map(get, pieces))
