@@ -172,7 +172,7 @@ def test_no_list_of_samples_is_made(monkeypatch):
     windows = Windows(("t", "y", "x"), size, (1, 1, 1), (1, 1, 1), (1, 1, 1))
     monkeypatch.setattr(Windows, "positions_of", None)
     counts = PositionCounts.of(windows, None)
-    assert (counts.total, counts.plane) == (2 * 10**8, None)
+    assert (counts.total, counts.plane.strides) == (2 * 10**8, (0, 0))
     monkeypatch.setattr(position_counts, "_MOST_PLACES", 9_999)
     with pytest.raises(OptionError, match="too many to count"):
         PositionCounts.of(windows, Subset(len(windows), np.array([5])))

@@ -23,7 +23,7 @@ from typing import Any, Final
 from xloader.cluster.cluster_tasks import TaskWarnings
 from xloader.cluster.rank_task import HostShares, run_rank
 from xloader.errors import ClusterError
-from xloader.loader.processes.process_messages import Warned
+from xloader.loader.processes.finishing_process import Warned
 from xloader.sources.arrays.dask_cluster import release_futures, result_of, worker_threads
 
 _LOG: Final = logging.getLogger("xloader")

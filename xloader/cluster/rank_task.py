@@ -17,7 +17,7 @@ from xloader.core.cores import usable_cores
 from xloader.core.ranks import World
 from xloader.errors import ClosedError, TransformError
 from xloader.loader.loader import Loader
-from xloader.loader.processes.process_messages import Warned
+from xloader.loader.processes.finishing_process import Warned
 from xloader.sources.arrays.dask_cluster import working_for_cluster
 
 _SECONDS: Final = 0.5

@@ -1364,13 +1364,7 @@ class Samples(RecordedMethods):
 
         request = splits.SplitRequest(parts, along, gap, blocks, groups, seed)
         # All ranks of a group must make the same parts, so the whole of a slab counts.
-        names, part_of = splits.split_windows(self.recipe.planned, request)
-        made = {}
-        for number, name in enumerate(names):
-            if not (part_of == number).any():
-                raise splits.empty_part(self.recipe, name, request)
-            made[name] = self.select(part_of == number)
-        return splits.Split(made, *splits.count_parts(part_of))
+        return splits.make_split(self.recipe.planned, request, self.select)
 
     def slab(self, dim: str, rank: int, size: int) -> Self:
         """Keep one rank's part of each sample, for a group of ranks that share the samples.
