@@ -386,8 +386,7 @@ class Line:
 
 def lines_of(axes: Sequence[Axis | None], ends: Sequence[Ends]) -> tuple[Line | None, ...]:
     """The lines of some axes; with empty ``ends``, windows stay within all of them."""
-    all_ends: Sequence[Ends] = ends or ["stop" for _ in axes]
-    pairs = zip(axes, all_ends, strict=True)
+    pairs = zip(axes, ends or ["stop" for _ in axes], strict=True)
     return tuple(None if axis is None else Line(axis, end) for axis, end in pairs)
 
 

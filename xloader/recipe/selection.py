@@ -196,10 +196,7 @@ def _warn_of_seam(dim: str, index: Any, label: slice) -> None:
 def _look_up(
     dim: str, index: Any, label: Any, method: str | None, tolerance: Any, why: str = ""
 ) -> Ints:
-    """Positions of labels in an index, as xarray finds them.
-
-    ``why`` is added to the error messages as a second possible reason.
-    """
+    """Positions of labels, as xarray finds them; ``why`` is a second possible reason of errors."""
     probe = xr.DataArray(np.arange(len(index)), dims=dim, coords={dim: index})
     index = probe.indexes[dim]
     allowed = f"labels from {index[0]} to {index[-1]}"
