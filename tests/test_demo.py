@@ -12,10 +12,9 @@ import zarr
 
 from tests.cli.json_shapes import SHAPES, check
 from xloader.cli.endings import to_json
-from xloader.demo import store as demo_store
-from xloader.demo.store import ensure_store, store_path
+from xloader.demo import waves as demo_store
 from xloader.demo.task import is_periodic, make_task
-from xloader.demo.waves import VARIABLE_ATTRS, WaveSpec, make_waves
+from xloader.demo.waves import VARIABLE_ATTRS, WaveSpec, ensure_store, make_waves, store_path
 from xloader.errors import (
     EmptySamplesError,
     OptionError,
@@ -258,7 +257,7 @@ def test_columns_round_the_earth_are_periodic():
 
 def make_net(num_rows, num_columns, *, is_periodic=True):
     torch = pytest.importorskip("torch")
-    from xloader.demo.model import ForecastNet
+    from xloader.demo.training import ForecastNet
 
     torch.manual_seed(0)
     return ForecastNet((2, num_rows, num_columns), is_periodic=is_periodic, num_hidden=8)
@@ -403,7 +402,7 @@ def test_a_training_ends_when_the_time_is_up_and_refuses_infinite_values(tmp_pat
 
 def test_a_periodic_map_is_padded_with_its_other_side() -> None:
     torch = pytest.importorskip("torch")
-    from xloader.demo.model import pad_columns
+    from xloader.demo.training import pad_columns
 
     row = torch.arange(3.0).reshape(1, 1, 1, 3)
     assert pad_columns(row, 1, 1, is_periodic=True).tolist() == [[[[2.0, 0.0, 1.0, 2.0, 0.0]]]]

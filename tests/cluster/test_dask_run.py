@@ -19,8 +19,7 @@ from tests.cluster.conftest import distributed, local_cluster
 from xloader.cluster import checkpoint_places, rank_queue
 from xloader.cluster.checkpoint_places import FolderPlace, SchedulerPlace
 from xloader.cluster.job_folder import describe_function
-from xloader.cluster.rank_queue import worker_threads
-from xloader.cluster.rank_task import HostShares
+from xloader.cluster.rank_queue import HostShares, worker_threads
 from xloader.errors import (
     ClosedError,
     ClusterError,
@@ -167,10 +166,10 @@ def test_ranks_of_one_process_share_nothing_and_divide_its_cores(samples: xloade
 
 def test_cores_of_a_machine_are_divided(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    monkeypatch.setattr("xloader.cluster.rank_task.usable_cores", lambda: 16)
+    monkeypatch.setattr("xloader.cluster.rank_queue.usable_cores", lambda: 16)
     assert [HostShares(1, n).cores() for n in (1, 4, 5, 40)] == [16, 4, 3, 1]
     # A process that is tied to four cores of its machine has them for itself.
-    monkeypatch.setattr("xloader.cluster.rank_task.usable_cores", lambda: 4)
+    monkeypatch.setattr("xloader.cluster.rank_queue.usable_cores", lambda: 4)
     assert HostShares(2, 8).cores() == 2
 
 

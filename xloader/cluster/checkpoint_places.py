@@ -15,25 +15,13 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from xloader.cluster.cluster_tasks import dump, pickling
 from xloader.core.nbytes import show_nbytes
 from xloader.errors import ClusterError, OptionError, SourceAccessError
 from xloader.loader.loader import Loader
 from xloader.sources.stores.write_places import whole_file, writing
-
-
-class WaitingPredictions(Protocol):
-    """Something that keeps predictions in memory before it writes them."""
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing can be written any more."""
-
-    def flush(self) -> None:
-        """Write them."""
-
 
 MOST_ON_SCHEDULER_NBYTES: Final = 1 << 20
 """Bytes of a checkpoint that is kept on the scheduler."""
@@ -255,7 +243,7 @@ class Checkpoint:
         self.rank, self.world_size, self.attempt = claim.rank, world_size, claim.attempt
         self.value = value
         self._claim, self._loader = claim, loader
-        self._mosaics: weakref.WeakSet[WaitingPredictions] = weakref.WeakSet()
+        self._mosaics: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def save(self, value: Any = None) -> None:
         """Keep the position of the loader, after its last batch, and a value, both at one stroke.
@@ -307,7 +295,7 @@ def current_checkpoint(current: Checkpoint) -> Iterator[None]:
         _CURRENT.reset(token)
 
 
-def note_mosaic(mosaic: WaitingPredictions) -> None:
+def note_mosaic(mosaic: Any) -> None:
     """Let the checkpoint of this thread, if there is one, flush a mosaic before it saves."""
     current = _CURRENT.get(None)
     if current is not None:
