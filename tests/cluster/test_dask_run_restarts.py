@@ -18,7 +18,7 @@ import xarray as xr
 import xloader
 from tests.cluster.conftest import distributed, local_cluster
 from tests.cluster.test_dask_run import OPTIONS, Rows, expected, ids_in, make_samples, rows_of
-from xloader.cluster.job_folder import code_digest
+from xloader.cluster.cluster_tasks import code_digest
 from xloader.errors import ClusterError, TargetError
 
 
