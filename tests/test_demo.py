@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 
 import numpy as np
 import pytest
@@ -95,18 +94,6 @@ def test_two_runs_at_once_end_with_one_store(tmp_path, monkeypatch):
     monkeypatch.setattr(demo_store, "make_waves", make_beside_another)
     assert ensure_store(tmp_path, SMALL) == store_path(tmp_path, SMALL)
     assert list(tmp_path.iterdir()) == [store_path(tmp_path, SMALL)]
-
-
-def test_what_killed_runs_left_is_removed_after_an_hour(tmp_path):
-    old, young, other = (
-        tmp_path / name for name in ("waves-v1-a.partial-b", "waves-v1-a.partial-c", "waves-mine")
-    )
-    for folder in (old, young, other):
-        folder.mkdir()
-    for folder in (old, other):
-        os.utime(folder, (0, 0))
-    path = ensure_store(tmp_path, SMALL)
-    assert set(tmp_path.iterdir()) == {path, young, other}
 
 
 def test_cache_follows_the_environment(monkeypatch, tmp_path):

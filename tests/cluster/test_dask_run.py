@@ -108,26 +108,10 @@ def test_ranks_are_pinned_to_workers(client: Any, samples: xloader.Samples):
     first = xloader.dask.run(where, samples, **OPTIONS)
     assert [found[:2] for found in first] == [(0, 2), (1, 2)]
     assert len({pid for _, _, pid in first} | {os.getpid()}) == 3
-    # Address by address, so that a rank finds its caches again.
+    # Address by address.
     pids = client.run(os.getpid)
     assert [pid for _, _, pid in first] == [pids[worker] for worker in sorted(pids)]
     assert xloader.dask.run(where, samples, **OPTIONS) == first
-
-
-def test_further_ranks_go_to_the_worker_that_they_prefer(
-    client: Any, samples: xloader.Samples, tmp_path: Path
-):
-    def in_turn(loader: Any) -> tuple[list[str], int]:
-        begun = sorted(path.name for path in tmp_path.glob("begun-*"))
-        (tmp_path / f"begun-{loader.rank}").touch()
-        while loader.rank == 0 and not (tmp_path / "begun-3").exists():
-            time.sleep(0.01)
-        return begun, os.getpid()
-
-    results = xloader.dask.run(in_turn, samples, world_size=4, **OPTIONS)
-    # Rank 2 prefers the worker of rank 0, which is still at work. So rank 3 comes first.
-    assert "begun-2" not in results[3][0]
-    assert results[3][1] == results[1][1]
 
 
 def test_several_sets_are_fanned_out(client: Any, samples: xloader.Samples):

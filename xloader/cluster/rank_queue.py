@@ -6,8 +6,6 @@
     running   ranks on workers: at most one for each thread
     done      ranks with a result
 
-Each rank prefers a worker of its own, so that caches of a worker serve the same rank again.
-
 The task of a rank makes its loader on the worker, and calls the function.
 """
 
@@ -174,7 +172,6 @@ class RankQueue:
     worker_timeout: float
     _running: list[Attempt] = field(default_factory=list)
     _num_lost: Counter[int] = field(default_factory=Counter)
-    _preferred: list[str] = field(default_factory=list)
     _alone_since: float | None = None
 
     def __post_init__(self) -> None:
@@ -219,20 +216,15 @@ class RankQueue:
             self.waiting = sorted([*self.waiting, attempt.rank])
 
     def _send(self, threads: Mapping[str, int]) -> None:
-        """Send waiting ranks to threads that have none: to the preferred worker first."""
-        self._preferred = self._preferred or sorted(threads)
+        """Send waiting ranks to threads that have none."""
         free = Counter(threads)
         free.subtract(attempt.worker for attempt in self._running)
-        for is_preferred in (True, False):
-            for rank in list(self.waiting):
-                if is_preferred:
-                    worker = self._preferred[rank % len(self._preferred)] if threads else ""
-                else:
-                    # Of workers with as many free threads, the first by address.
-                    worker = max(sorted(threads), key=lambda name: free[name], default="")
-                if free[worker] > 0:
-                    self._send_to(rank, worker, threads)
-                    free[worker] -= 1
+        for rank in list(self.waiting):
+            # Of workers with as many free threads, the first by address.
+            worker = max(sorted(threads), key=lambda name: free[name], default="")
+            if free[worker] > 0:
+                self._send_to(rank, worker, threads)
+                free[worker] -= 1
 
     def _send_to(self, rank: int, worker: str, threads: Mapping[str, int]) -> None:
         host = _host_of(worker)

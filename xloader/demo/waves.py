@@ -15,11 +15,8 @@ The demo makes a Zarr store of it once, in the user's cache folder, and finds it
 
 from __future__ import annotations
 
-import shutil
 import tempfile
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +53,6 @@ _MEMORY_STEPS = 80  # e-folding time of the amplitudes: 20 days
 
 # Part of the store's name: a store with waves of another version must not be used.
 _VERSION = 1
-_STALE_SECONDS = 3600
 
 
 @dataclass(frozen=True)
@@ -238,7 +234,6 @@ def ensure_store(cache: Path, spec: WaveSpec) -> Path:
     chunks = (min(spec.chunk_steps, spec.num_steps), spec.num_lats, spec.num_lons)
     codec = BloscCodec(cname="zstd", clevel=3, shuffle="shuffle", typesize=4)
     encoding = {name: {"chunks": chunks, "compressors": codec} for name in VARIABLE_ATTRS}
-    _remove_stale(cache)
     with tempfile.TemporaryDirectory(prefix=f"{path.stem}.partial-", dir=cache) as folder:
         partial = Path(folder) / path.name
         make_waves(spec).to_zarr(partial, zarr_format=3, consolidated=False, encoding=encoding)
@@ -249,11 +244,3 @@ def ensure_store(cache: Path, spec: WaveSpec) -> Path:
             if not path.is_dir():
                 raise
     return path
-
-
-def _remove_stale(cache: Path) -> None:
-    """Remove what killed runs left. Younger folders stay, since a run may be writing them."""
-    for leftover in cache.glob("waves-v*.partial-*"):
-        with suppress(FileNotFoundError):
-            if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
-                shutil.rmtree(leftover, ignore_errors=True)
