@@ -83,8 +83,8 @@ def measure_in_turns(
             done.append(_take(passes[name], seconds / NUM_TURNS, clock))
     speeds = []
     for name, done in turns.items():
-        *counts, elapsed = map(sum, zip(*done, strict=True))
-        speeds.append(LoaderSpeed(name, *counts, max(elapsed, 1e-9), first[name]))
+        batches, samples, nbytes, elapsed = map(sum, zip(*done, strict=True))
+        speeds.append(LoaderSpeed(name, batches, samples, nbytes, max(elapsed, 1e-9), first[name]))
     return speeds, failed
 
 
