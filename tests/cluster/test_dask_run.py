@@ -85,22 +85,6 @@ def test_ranks_get_the_batches_of_their_loaders(
     assert ids_in(results) == list(range(len(samples)))
 
 
-def test_batches_are_the_same_on_every_number_of_ranks(client: Any, samples: xloader.Samples):
-    def steps(batch_size: int, world_size: int) -> list[list[int]]:
-        options = {
-            **OPTIONS,
-            "batch_size": batch_size,
-            "plan": xloader.PlanRules(lanes=4),
-            "drop_last": True,
-        }
-        by_rank = xloader.dask.run(gather, samples, world_size=world_size, **options)
-        return [
-            [number for rows, _ in step for number in rows] for step in zip(*by_rank, strict=True)
-        ]
-
-    assert steps(8, 1) == steps(4, 2) == steps(2, 4)
-
-
 def test_ranks_are_pinned_to_workers(client: Any, samples: xloader.Samples):
     def where(loader: Any) -> tuple[int, int, int]:
         return loader.rank, loader.world_size, os.getpid()
