@@ -32,7 +32,7 @@ from benchmarks.measure import Usage
 from benchmarks.ours import samples_of
 from benchmarks.stores import ensure_stores
 from benchmarks.turns import Competitor
-from xloader.engine.work_clock import WorkClock
+from xloader.engine.tally import WorkClock
 from xloader.testing import pretend_codec
 
 Codec = Literal["sleep", "free"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ground import axes, slow_block
-from xloader.core.axis import Axis, PaddedAxis
+from xloader.core.axis import Axis, Line
 from xloader.errors import OptionError
 
 some_axes = st.integers(1, 30).flatmap(axes)
@@ -125,5 +125,5 @@ def test_what_would_have_to_be_listed_says_what_would_do() -> None:
 
 
 def test_padding_belongs_to_the_first_and_the_last_chunk() -> None:
-    padded = PaddedAxis(Axis(stored_size=6, chunks=4, selection=range(6)))
+    padded = Line(Axis(stored_size=6, chunks=4, selection=range(6)), "pad")
     assert padded.block_of(np.array([-2, 0, 5, 7])).tolist() == [0, 0, 1, 1]

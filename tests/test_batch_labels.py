@@ -315,16 +315,6 @@ def test_skipped_rows_have_the_labels_of_the_sample_in_their_place() -> None:
         check(batch, samples)
 
 
-def test_batches_of_other_processes(tmp_path: Path) -> None:
-    write_store(weather(), {"t2m": (5, 4, 6)}, tmp_path / "a.zarr")
-    samples = xloader.open(tmp_path / "a.zarr").window(time=2).mean("lon")
-    with samples.loader(batch_size=4, output="numpy", processes=2) as loader:
-        batches = list(loader)
-    assert len(batches) == 3
-    for batch in batches:
-        check(batch, samples)
-
-
 def test_random_numbers_of_batches_that_other_processes_collate(tmp_path: Path) -> None:
     write_store(weather(), {"t2m": (5, 4, 6)}, tmp_path / "a.zarr")
     samples = xloader.open(tmp_path / "a.zarr").window(time=1).inputs("t2m").map(flip, random=True)

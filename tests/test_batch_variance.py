@@ -145,25 +145,6 @@ def test_the_estimator_of_all_batches_against_numpy(batches, seed):
         assert found.standard_error == pytest.approx(error, abs=1e-7)
 
 
-def test_some_batches_estimate_the_ratio_of_all_as_well_as_the_standard_error_says():
-    rng, size, num_epoch_batches = np.random.default_rng(0), 8, 50
-    ratios, told, true = [], [], []
-    for _ in range(100):
-        alike = rng.normal(size=(num_epoch_batches, 1, 3))
-        values = (alike + rng.normal(size=(num_epoch_batches, size, 3))).reshape(-1, 3)
-        rows = np.arange(len(values)).reshape(-1, size)
-        chosen = rng.choice(num_epoch_batches, 20, replace=False)
-        members = BatchMembers.of([*rows[chosen]])
-        sums = BatchSums(20, 3)
-        sums.add(values[members.ids], np.arange(len(members.ids)), members)
-        found, _ = sums.design_effect(size, num_epoch_batches)
-        ratios.append(found.ratio)
-        told.append(found.standard_error)
-        true.append(effect_of([values[own] for own in rows]))
-    assert np.mean(ratios) == pytest.approx(np.mean(true), rel=0.02)
-    assert np.std(ratios) / np.mean(told) == pytest.approx(1.0, abs=0.15)
-
-
 def test_some_batches_of_an_epoch_are_its_own():
     with opened().loader(batch_size=8, seed=1, memory="4MiB", output="numpy") as loader:
         every = [batch.ids.tolist() for batch in loader]

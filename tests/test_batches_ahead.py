@@ -76,14 +76,3 @@ def batches_made(path: Path, expected: int, **options: Any) -> int:
 )
 def test_small_batches_are_made_further_ahead(path, options, expected):
     assert batches_made(path, expected, **options) == expected
-
-
-def test_the_peak_is_that_of_the_plan(path):
-    samples = xloader.open(path).window(time=1, lat=8, lon=8)
-    with samples.loader(batch_size=8, memory=MEMORY, threads=2, output="numpy") as loader:
-        expected = loader.explain()
-        ids = np.concatenate([batch.ids for batch in loader])
-        report = loader.report()
-    assert np.array_equal(np.sort(ids), np.arange(len(samples)))
-    assert report.num_reads == expected.num_reads
-    assert report.peak_nbytes <= expected.peak_nbytes <= MEMORY

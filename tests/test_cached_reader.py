@@ -28,9 +28,8 @@ from tests.cases import Case, cases
 from tests.hanging import HangingSync, released
 from tests.test_engine import Crowd
 from xloader.core.retry_policy import RetryPolicy
-from xloader.engine.assembly import EngineParts, stored_variables
+from xloader.engine.assembly import Borders, EngineParts, stored_variables
 from xloader.engine.block_reader import BlockReader
-from xloader.engine.borders import Borders
 from xloader.engine.buffers import Fields
 from xloader.engine.cached_reader import CachedReader
 from xloader.engine.change_watch import ChangeWatch

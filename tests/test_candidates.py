@@ -144,8 +144,9 @@ def test_to_explain_an_epoch_no_residence_is_worked_out() -> None:
     expected = explain_epoch(epoch, [[0]], {})
     schedule = epoch.lane(0).schedule
     assert "residences" not in vars(schedule)
-    assert expected.num_reads == sum(r.num_reads for r in schedule.residences)
-    assert expected.read_nbytes == sum(r.read_nbytes for r in schedule.residences)
+    (stays,) = schedule.residences
+    assert expected.num_reads == len(stays.block)
+    assert expected.read_nbytes == stays.group.read_nbytes(stays.block).sum()
 
 
 def test_a_search_cuts_what_weights_draw_once_an_epoch() -> None:

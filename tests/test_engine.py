@@ -367,16 +367,6 @@ def test_an_iterator_collected_while_a_thread_of_its_run_holds_the_lock(
         assert not garbage
 
 
-def test_a_run_that_is_closed_holds_no_batch() -> None:
-    ds = steps(100)
-    with window(store_of(ds)).loader(batch_size=4, memory="96KiB", output="numpy") as loader:
-        iterator: Any = iter(loader)
-        next(iterator)
-        run: Run = iterator.run
-        iterator.close()
-        assert not [*run._slots, *run._steps]
-
-
 # Batches
 
 

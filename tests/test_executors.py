@@ -359,19 +359,6 @@ def test_native_threads_end_with_the_epoch(tmp_path: Path) -> None:
         assert num_threads() <= before
 
 
-def test_it_goes_on_where_a_state_was_saved(executor: str, tmp_path: Path) -> None:
-    samples = xloader.open(write(tmp_path)).window(WINDOW, stride=STRIDE)
-    with samples.loader(**OPTIONS, memory="40kB") as loader:
-        iterator = iter(loader)
-        for _ in range(4):
-            next(iterator)
-        state = loader.state_dict()
-        rest = [np.asarray(batch.ids).tolist() for batch in iterator]
-    with samples.loader(**OPTIONS, memory="40kB") as loader:
-        loader.load_state_dict(state)
-        assert [np.asarray(batch.ids).tolist() for batch in loader] == rest
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_has_memory_of_its_own(executor: str, tmp_path: Path) -> None:
@@ -402,11 +389,11 @@ def test_segments_in_c_are_those_of_numpy(
             return found
 
     compiled = segments()
-    monkeypatch.setattr(programs._CompiledMaker, "make", lambda *_: None)
+    monkeypatch.setattr(programs, "_functions", lambda: (None, None))
     plain = segments()
     assert len(compiled) == len(plain) > 1
     for one, other in zip(compiled, plain, strict=True):
-        assert repr(one) == repr(other)
+        assert one.first_load == other.first_load
         for name, table in one.tables().items():
             np.testing.assert_array_equal(table, other.tables()[name], err_msg=name)
 
@@ -447,15 +434,6 @@ def values_of(path: Path, read_timeout: float = 300.0, **options: Any) -> list[l
     samples = xloader.open(path, read_timeout=read_timeout).window(time=1)
     with samples.loader(batch_size=2, shuffle=False, output="numpy", **options) as loader:
         return [np.asarray(batch.a).ravel().tolist() for batch in loader]
-
-
-@NEEDS_LIBRARY
-def test_reads_that_hang_are_left_to_python(tmp_path: Path) -> None:
-    """A native thread that waits too long for a file is given up, and Python reads the chunk."""
-    path = chunks_of_two(tmp_path, 8, 6)
-    wanted = values_of(path)
-    with pretend_disk(3000.0):
-        assert values_of(path, 0.3, threads=2) == wanted
 
 
 @NEEDS_LIBRARY

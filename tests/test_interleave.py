@@ -299,42 +299,6 @@ def test_another_number_of_ranks_needs_lanes() -> None:
     source.close()
 
 
-def test_processes_give_their_lanes_in_turn() -> None:
-    options = {"batch_size": 8, "memory": "4MiB", "output": "numpy", "prefetch": 1}
-    with three().loader(processes=2, **options) as loader:
-        expected = loader.explain()
-        batches = list(loader)
-        assert expected.num_reads == loader.report().num_reads
-    assert len(batches) == expected.num_steps
-    rows = rows_of(batches)
-    assert len(rows) == len(set(rows)) == expected.num_samples
-    check_values(batches)
-    given = Counter[str]()
-    for number, (name, _) in enumerate(rows, 1):
-        given[name] += 1
-        if number % 8 == 0:
-            for own, weight in three().weights.items():
-                assert floor(weight * number) <= given[own] <= ceil(weight * number)
-
-
-def test_lanes_of_processes_have_the_memory_that_they_need() -> None:
-    options = {"batch_size": 8, "processes": 2, "output": "numpy", "world": xloader.World()}
-    options["plan"] = xloader.PlanRules(lanes=4)
-    with pytest.raises(MemoryBudgetError, match="3 sets of samples together") as caught:
-        three().loader(memory=1, **options)
-    least = caught.value.minimum_nbytes
-    # Between these, a plan would keep a whole set in memory, and each process must then hold it.
-    for memory in (least, 12_000, 15_000, 18_000, 21_000):
-        assert memory >= least
-        with three().loader(memory=memory, **options) as loader:
-            assert loader.explain().num_steps == len(loader)
-            assert sum(own.memory_nbytes for own in loader.explain().shares.values()) <= memory
-    with three().loader(memory="16MiB", **options) as loader:
-        expected = loader.explain()
-        check_values(list(loader))
-        assert loader.report().num_reads == expected.num_reads
-
-
 def test_a_weighted_set_keeps_its_weights() -> None:
     weights = np.zeros(60)
     weights[[3, 40]] = 1.0, 3.0
@@ -386,16 +350,6 @@ def test_a_break_starts_the_epoch_again_and_epochs_move_on() -> None:
         assert [own.filename for own in caught] == [__file__]
     with pytest.raises(ClosedError):
         iter(loader)
-
-
-def test_a_second_iteration_ends_the_first() -> None:
-    with three().loader(batch_size=8, output="numpy") as loader:
-        one = iter(loader)
-        next(one)
-        two = iter(loader)
-        next(two)
-        with pytest.raises(ClosedError, match="another one over the same loader"):
-            next(one)
 
 
 def test_batches_of_torch_and_of_a_collate_function() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from unittest.mock import Mock, patch
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -89,10 +90,15 @@ def test_an_order_is_its_samples_sorted_by_key(lanes: list[LaneOrder], segment_s
 
 def line_of(lane: LaneOrder) -> tuple[list[tuple[int, int]], int]:
     """Entries and ranks in the order of a lane, and how often NumPy sorted them."""
-    sort = xloader.order.lane_order.spread_order
-    with patch.object(xloader.order.lane_order, "spread_order", Mock(side_effect=sort)) as sorted_:
+    sort, made = LaneOrder._by_spread_key, []
+
+    def recorded(*args: Any) -> Any:
+        made.append(sort(*args))
+        return made[-1]
+
+    with patch.object(LaneOrder, "_by_spread_key", recorded):
         (places,) = lane.places()
-    return list(zip(*(part.tolist() for part in places), strict=True)), sorted_.call_count
+    return list(zip(*(part.tolist() for part in places), strict=True)), made.count(None)
 
 
 def lane_of(num_samples: int, chunk: int) -> LaneOrder:

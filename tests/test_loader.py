@@ -17,7 +17,7 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.errors import ClosedError, EpochWarning, OptionError
+from xloader.errors import ClosedError, EpochWarning
 from xloader.loader.ranks.cursor import Cursor, Position
 from xloader.testing import write_store
 
@@ -115,15 +115,6 @@ def test_the_last_batch_ends_the_epoch() -> None:
         assert loader.epoch == 1
 
 
-def test_breaking_out_begins_the_same_epoch_anew() -> None:
-    with make_loader() as loader:
-        begun = next(iter(loader)).ids.tolist()
-        assert loader.epoch == 0
-        whole = ids_of(loader)
-        assert whole[: len(begun)] == begun
-        assert sorted(whole) == list(range(STEPS))
-
-
 def test_an_epoch_chosen_while_another_runs_comes_next() -> None:
     with make_loader() as loader, make_loader() as other:
         for number, _ in enumerate(loader):
@@ -159,17 +150,6 @@ def test_an_iterator_of_a_closed_loader_says_that_it_is_closed() -> None:
         next(new)
 
 
-def test_explain_says_nothing_untrue_of_what_was_read() -> None:
-    """After a batch was read, the text of explain() is still that of a prediction."""
-    with make_loader() as loader:
-        batches = iter(loader)
-        next(batches)
-        for told in (str(loader.explain()), loader.explain()._repr_html_()):
-            assert "has been read" not in told
-            assert "Explanation" in told
-            assert "a prediction, made without reading data" in told
-
-
 def test_explain_speaks_of_what_comes_next() -> None:
     with make_loader(memory="12kB", batch_size=4) as loader:
         explanations = []
@@ -193,15 +173,6 @@ def test_seeds_and_shuffle() -> None:
         assert ids != ids_of(two)
     with make_loader(shuffle=False) as loader:
         assert ids_of(loader) == ids_of(loader) == list(range(STEPS))
-
-
-@pytest.mark.parametrize("epoch", [-1, 1 << 63, True, 1.0, "0"])
-def test_what_is_no_epoch_changes_nothing(epoch: int) -> None:
-    with make_loader() as loader:
-        loader.set_epoch(3)
-        with pytest.raises(OptionError, match="no such epoch"):
-            loader.set_epoch(epoch)
-        assert loader.epoch == 3
 
 
 def test_an_iterator_switches_to_another_epoch_unless_its_run_was_ended() -> None:

@@ -137,15 +137,6 @@ def test_missing_chunks_give_one_warning_and_are_counted(num_missing: int) -> No
         assert bool(np.isnan(batch.t).any()) == (number < num_missing)
 
 
-def test_missing_chunks_may_be_filled_in_silence() -> None:
-    _, samples = open_faulty({"u/c/1": None}, on_missing="fill")
-    with samples.loader(batch_size=4, output="numpy", shuffle=False) as loader:
-        batches = list(loader)
-        assert loader.report().num_missing == 1
-    assert batches[1].u.tolist() == [[0]] * 4
-    assert batches[2].u.tolist() == [[8], [9], [10], [11]]
-
-
 class Odd(Exception):
     """An error class of the user."""
 

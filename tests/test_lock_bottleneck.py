@@ -14,10 +14,9 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader.engine import run, tally, work_clock
+from xloader.engine import run, tally
 from xloader.engine.native_executor import NativeExecutor
-from xloader.engine.tally import Gauge, Tally
-from xloader.engine.work_clock import WorkClock, WorkTime
+from xloader.engine.tally import Gauge, Tally, WorkClock, WorkTime
 from xloader.loader import progress
 from xloader.loader.reports.advice import advise
 from xloader.loader.reports.bottleneck import EpochEffort
@@ -220,8 +219,8 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     clocks = Clocks()
-    monkeypatch.setattr(work_clock, "_PAUSE_SECONDS", 0.0)
-    for module in (run, tally, work_clock, progress):
+    monkeypatch.setattr(tally, "_PAUSE_SECONDS", 0.0)
+    for module in (run, tally, progress):
         monkeypatch.setattr(module, "time", clocks)
     monkeypatch.setattr(WorkClock, "core_seconds", lambda _: 0.0)
     monkeypatch.setattr(progress, "usable_cores", lambda: 4)

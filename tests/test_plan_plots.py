@@ -57,7 +57,8 @@ def test_each_line_has_the_figures_of_a_bound(compared):
 def test_rings_are_the_front_and_crosses_do_not_fit(compared):
     reads, mixing = compared.plot().axes
     for axes in (reads, mixing):
-        rings = [tuple(point) for line in lines_of(axes, "front") for point in line.get_xydata()]
+        front = lines_of(axes, "no other is better")
+        rings = [tuple(point) for line in front for point in line.get_xydata()]
         assert len(rings) == len(compared.front)
         assert {x for x, _ in rings} == {own.memory_nbytes for own in compared.front}
         crosses = [x for line in lines_of(axes, "does not fit") for x in line.get_xdata()]

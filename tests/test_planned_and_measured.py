@@ -1,4 +1,4 @@
-"""What `explain` predicts equals what `report` measures, on eight kinds of stores and orders."""
+"""What `explain` predicts equals what `report` measures, on six kinds of stores and orders."""
 
 from __future__ import annotations
 
@@ -41,11 +41,6 @@ def packed(_: Path) -> Samples:
     return xloader.open(write_store(dataset, {"a": (4, 32, 32), "b": (4, 32)})).window(time=2)
 
 
-def windows(_: Path) -> Samples:
-    store = write_store(make_dataset(a=(600, 32, 32)), {"a": (10, 32, 32)})
-    return xloader.open(store).window(time=3, stride=1)
-
-
 def other_chunks(_: Path) -> Samples:
     dataset = make_dataset(a=(512, 32, 32), b=(512, 32, 32), c=(512,)).assign(
         mask=(("y", "x"), np.ones((32, 32), np.float32))
@@ -67,13 +62,6 @@ def long_lead(_: Path) -> Samples:
     store = write_store(make_dataset(a=(600, 32, 32)), {"a": (4, 32, 32)})
     opened = xloader.open(store).window(time=161, stride=1)
     return opened.inputs("a", time=0).targets("a", time=160)
-
-
-def from_netcdf(folder: Path) -> Samples:
-    path = folder / "a.nc"
-    dataset = make_dataset(a=(256, 32, 32))
-    dataset.to_netcdf(path, engine="h5netcdf", encoding={"a": {"chunksizes": (4, 32, 32)}})
-    return xloader.open(path).window(time=1)
 
 
 def from_dask(_: Path) -> Samples:
@@ -100,11 +88,9 @@ KINDS = {
     "packed": Kind(packed, "600KiB"),
     "other chunks": Kind(other_chunks, "1.5MiB"),
     "amplified": Kind(long_lead, "500KiB", {"plan": xloader.PlanRules(max_amplification=4)}),
-    "in order": Kind(windows, "1MiB", {"shuffle": False}),
     "ranks and lanes": Kind(
         partial(leads, is_distant=True), "2MiB", {"plan": xloader.PlanRules(lanes=4)}, num_ranks=2
     ),
-    "netCDF": Kind(from_netcdf, "512KiB"),
     "dask": Kind(from_dask, "768KiB"),
     "distant": Kind(distant, "1MiB"),
 }

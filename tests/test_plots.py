@@ -92,7 +92,7 @@ def test_fields_are_rows_and_steps_are_columns(stored):
     assert panels[3].get_xlabel() == "lon (°E)"
     (scale,) = scales_of(figure)
     assert scale.get_ylabel() == "t2m (K)"
-    assert list(scale.get_subplotspec().rowspan) == [0, 1]
+    assert list(scale.get_subplotspec().rowspan) == [0]
 
 
 def test_a_variable_has_one_colour_scale_in_all_fields_steps_and_samples(stored):

@@ -26,14 +26,13 @@ from tests.cases import Case, cases
 from xloader.errors import (
     ChunkWarning,
     ClosedError,
-    CorruptChunkError,
     NanWarning,
     OptionError,
     TransformError,
     WorkersError,
 )
 from xloader.loader.batches.batch import Batch
-from xloader.testing import CountingStore, write_store
+from xloader.testing import write_store
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning"),
@@ -189,26 +188,6 @@ def test_laws(case: Case, processes: int) -> None:
         assert (counts == 1).all()
 
 
-@pytest.mark.parametrize(("memory", "processes"), [("4MiB", 1), ("8KiB", 4)])
-def test_predicted_reads_are_counted_reads(memory: str, processes: int, tmp_path: Path) -> None:
-    local = write_store(dataset(), {"t": (5, 6), "u": (5, 6)}, tmp_path / "store.zarr")
-    store = CountingStore(local, tmp_path / "log")
-    samples = xloader.open(store).window(time=2)
-    options: dict[str, Any] = {"batch_size": 8, "output": "numpy", "memory": memory}
-    with samples.loader(**options, processes=processes) as loader:
-        for _ in range(3):
-            # It reads the labels.
-            expected = loader.explain()
-            before = store.num_reads
-            for _ in loader:
-                pass
-            report = loader.report()
-            assert store.num_reads - before == report.num_reads == expected.num_reads
-            assert report.peak_nbytes <= expected.peak_nbytes
-    # Processes finish batches, and read nothing.
-    assert set().union(*store.readers.values()) == {os.getpid()}
-
-
 def test_a_state_goes_on_with_other_processes(samples: xloader.Samples) -> None:
     options = options_of(lanes=4)
     with samples.loader(**options) as threads:
@@ -225,21 +204,6 @@ def test_a_state_goes_on_with_other_processes(samples: xloader.Samples) -> None:
             assert_same(copies(loader), whole[stop:] or after)
 
 
-def test_a_break_begins_the_epoch_again(samples: xloader.Samples) -> None:
-    with samples.loader(batch_size=8, output="numpy", processes=2) as loader:
-        own = pids = None
-        for _ in range(3):
-            for batch in loader:
-                own = batch.ids.tolist()
-                break
-            pids = pids or pids_of(loader)
-            assert pids_of(loader) == pids
-        first = loader.state_dict()
-        assert first["step"] == 1
-        loader.set_epoch(0)
-        assert next(iter(loader)).ids.tolist() == own
-
-
 def test_batches_that_are_kept_stay_as_they_were(samples: xloader.Samples) -> None:
     options = options_of(lanes=2, batch_size=4)
     with samples.loader(**options) as threads:
@@ -251,21 +215,6 @@ def test_batches_that_are_kept_stay_as_they_were(samples: xloader.Samples) -> No
             again = list(loader)
             assert_same(kept, wanted)
         assert len(again) == len(kept)
-
-
-def test_an_iterator_that_was_replaced_takes_nothing(samples: xloader.Samples) -> None:
-    with samples.loader(batch_size=8, output="numpy", processes=1) as loader:
-        first = iter(loader)
-        next(first)
-        second = iter(loader)
-        with pytest.raises(ClosedError):
-            next(first)
-        assert len(list(second)) == len(loader)
-        third: Any = iter(loader)
-        third.close()
-        with pytest.raises(ClosedError):
-            next(third)
-        assert len(list(loader)) == len(loader)
 
 
 def test_the_last_batches_on_many_threads(tmp_path: Path) -> None:
@@ -416,18 +365,6 @@ def damage(folder: Path) -> str:
     return path
 
 
-def test_a_chunk_that_does_not_decode(tmp_path: Path) -> None:
-    samples = xloader.open(damage(tmp_path), max_retries=0).window(time=1)
-    options = options_of(lanes=2, batch_size=10, shuffle=False)
-    found = []
-    for num in (0, 2):
-        with samples.loader(**options, processes=num) as loader:
-            with pytest.raises(CorruptChunkError) as raised:
-                list(loader)
-            found.append((loader.report().num_steps, raised.value.chunk))
-    assert found[0] == found[1]
-
-
 @pytest.mark.parametrize(("shuffle", "processes"), [(True, 1), (True, 4), (False, 2)])
 def test_rows_that_are_skipped(shuffle: bool, processes: int, tmp_path: Path) -> None:
     samples = xloader.open(damage(tmp_path), max_retries=0).window(time=1)
@@ -441,16 +378,6 @@ def test_rows_that_are_skipped(shuffle: bool, processes: int, tmp_path: Path) ->
     assert_same(*made)
     assert [report.num_skipped_samples for report in reports] == [10, 10]
     assert reports[0].skipped_chunks == reports[1].skipped_chunks
-
-
-def test_a_batch_without_a_good_row(tmp_path: Path) -> None:
-    samples = xloader.open(damage(tmp_path), max_retries=0).window(time=1)
-    options = options_of(lanes=2, batch_size=4, shuffle=False, on_error="skip")
-    for num in (0, 2):
-        with samples.select(range(15, 19)).loader(**options, processes=num) as loader:
-            with pytest.raises(CorruptChunkError) as raised:
-                list(loader)
-            assert "has no good row" in "".join(raised.value.__notes__)
 
 
 @pytest.mark.parametrize("moment", ["before", "between", "waiting"])

@@ -284,24 +284,6 @@ def test_dimensions_without_labels() -> None:
     xr.testing.assert_equal(filled.to_xarray(2), expected)
 
 
-def test_slabs_after_methods_that_leave_the_dimension_alone() -> None:
-    samples = weather()[["t2m"]].xloader.window(time=4)
-    alone = samples.rolling(time=2).mean().coarsen(lon=2).max().interp(lon=[60.0]).pad(time=1)
-    parts = [alone.slab("lat", rank, 2)[1][0] for rank in range(2)]
-    np.testing.assert_array_equal(np.concatenate(parts, axis=1), alone[1][0])
-    for record in (
-        lambda s: s.rolling(lat=2).mean(),
-        lambda s: s.coarsen(lat=2).mean(),
-        lambda s: s.interp(lat=[0.0]),
-        lambda s: s.sortby("lat"),
-        lambda s: s.squeeze(),
-        lambda s: s.rolling(time=2).reduce(np.nanmax),
-        lambda s: s.differentiate("lat"),
-    ):
-        with pytest.raises(OptionError, match="cannot be cut into slabs"):
-            record(samples).slab("lat", 0, 2)
-
-
 def test_a_transform_before_windows_comes_too_early() -> None:
     for record in (lambda s: s.rename(t2m="x"), lambda s: s.map(abs), lambda s: s.fillna(0.0)):
         with pytest.raises(OptionError, match=r"(rename|map|fillna) comes too early.*call .window"):

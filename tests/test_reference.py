@@ -33,7 +33,6 @@ from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.compiled.library import load_library
 from xloader.engine import run
 from xloader.samples import describe
-from xloader.sources import zarr_adapter
 from xloader.sources.stores import locations
 from xloader.testing import FaultyStore, write_store
 
@@ -240,12 +239,6 @@ def wait_for_a_worker(patch, folder):
     NoWorkers(None).wait_for_worker()
 
 
-def install_another_zarr(patch, folder):
-    patch.setattr(zarr_adapter, "_MISSING", "no module named zarr.core.sync")
-    patch.setattr(zarr_adapter, "_WARNED", threading.Event())
-    zarr_adapter.warn_of_unknown_release()
-
-
 def open_half_a_store(patch, folder):
     small_samples().materialize(folder / "half.zarr", part=(0, 2))
     # zarr warns of the records beside the arrays.
@@ -290,7 +283,6 @@ PROVOKED = (
     ("ChunkWarning", wait_for_a_chunk),
     ("EnvironmentWarning", pin_nothing),
     ("ClusterWarning", wait_for_a_worker),
-    ("EnvironmentWarning", install_another_zarr),
     ("EnvironmentWarning", install_without_compiler),
 )
 """The faults that a reader's session cannot make: what they are called, and how they come about."""

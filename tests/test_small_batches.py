@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import json
-import warnings
 import weakref
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader.errors import ChunkWarning, CorruptChunkError, StoreChangedError
-from xloader.testing import garble, write_store
+from xloader.errors import StoreChangedError
+from xloader.testing import write_store
 
 NUM_STEPS, MEMORY, BATCH = 140, 1 << 20, 3
 VALUES = np.random.default_rng(1).normal(size=(NUM_STEPS, 32, 64)).astype(np.float32)
@@ -49,12 +48,6 @@ def loader_of(place: Any, *, threads: int = 2, **options: Any) -> xloader.Loader
 
 def noisy(batch: xr.Dataset, rng: Any) -> xr.Dataset:
     return batch.assign(t2m=batch.t2m + rng.normal(batch.t2m.shape[1:]))
-
-
-def all_of(loader: xloader.Loader) -> list[xloader.Batch]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ChunkWarning)
-        return list(loader)
 
 
 def check_alike(found: list[xloader.Batch], expected: list[xloader.Batch]) -> None:
@@ -100,45 +93,6 @@ def test_transforms_take_one_batch_at_a_time(path: Path):
         with loader_of(path, threads=threads, map=noisy) as loader:
             found.append(list(itertools.islice(loader, 60)))
     check_alike(*found)
-
-
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_an_unreadable_chunk_ends_the_epoch_at_the_batch_that_needs_it(path: Path, shuffle: bool):
-    chunk = path / "t2m" / "c" / "12" / "0" / "1"
-    chunk.write_bytes(garble(chunk.read_bytes()))
-    delivered = []
-    for threads in (1, 2):
-        batches: list[xloader.Batch] = []
-        with loader_of(path, threads=threads, shuffle=shuffle) as loader:
-            with pytest.raises(CorruptChunkError):
-                batches.extend(loader)
-            delivered.append(batches)
-    check_alike(*delivered)
-
-
-def test_skipped_rows_are_those_of_one_thread(path: Path):
-    for name in ("t2m/c/12/0/1", "t2m/c/3/1/0", "u10/c/7"):
-        chunk = path / name
-        chunk.write_bytes(garble(chunk.read_bytes()))
-    found = []
-    for threads in (1, 2):
-        with loader_of(path, threads=threads, on_error="skip") as loader:
-            found.append(all_of(loader))
-            assert loader.report().num_skipped_samples > 0
-    check_alike(*found)
-
-
-def test_an_epoch_goes_on_after_any_batch(path: Path):
-    with loader_of(path) as loader:
-        whole = list(loader)
-    for num_before in (1, 9, 10, 11):
-        with loader_of(path) as loader:
-            batches = iter(loader)
-            before = [next(batches) for _ in range(num_before)]
-            state = loader.state_dict()
-        with loader_of(path) as loader:
-            loader.load_state_dict(state)
-            check_alike(before + list(loader), whole)
 
 
 def test_a_closed_iterator_keeps_no_batches(path: Path):

@@ -1,4 +1,4 @@
-"""Sorted integers and floats, with and without the compiled library."""
+"""Sorted integers, with and without the compiled library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from xloader.core.sorting import (
     distinct_near,
     number_rows,
     sort_integers,
-    spread_order,
 )
 
 
@@ -40,21 +39,6 @@ def test_orders_by_digits_are_stable_orders(size: int, bound: int) -> None:
     keys = np.random.default_rng(size).integers(0, bound, size)
     keys[size // 2 :: 3] = bound - 1
     np.testing.assert_array_equal(digit_order(keys, bound), np.argsort(keys, kind="stable"))
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        np.zeros(5000),
-        np.random.default_rng(0).random(5000),
-        np.random.default_rng(1).integers(0, 50, 5000) / 7 + 1e6,
-        np.nextafter(1.0, 2.0) - 0.5 * (np.arange(5000) % 2) * np.finfo(float).eps,
-        np.geomspace(5e-324, 1e300, 5000)[::-1],
-        np.arange(20.0)[::-1],
-    ],
-)
-def test_orders_of_fractions_are_stable_orders(keys: np.ndarray) -> None:
-    np.testing.assert_array_equal(spread_order(keys), np.argsort(keys, kind="stable"))
 
 
 def test_numbers_of_rows_sort_as_their_columns_do() -> None:

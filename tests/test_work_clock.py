@@ -14,9 +14,8 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader.engine import work_clock
-from xloader.engine.tally import Tally
-from xloader.engine.work_clock import WorkClock, WorkTime
+from xloader.engine import tally as work_clock
+from xloader.engine.tally import Tally, WorkClock, WorkTime
 from xloader.testing import write_store
 
 IS_COUNTED = Path("/proc/thread-self/schedstat").exists()

@@ -57,7 +57,7 @@ def test_it_tells_the_truth_about_this_machine(told):
         "numpy" if load_library()[0] is None else "compiled"
     )
     assert found["codecs"]["level"] == "ok"
-    assert {"memory", "forks", "PyTorch", "direct reads"} <= found.keys()
+    assert {"memory", "forks", "PyTorch"} <= found.keys()
     for name in ("numpy", "xarray", "zarr"):
         if name in found:
             assert found[name]["value"] == version(name)

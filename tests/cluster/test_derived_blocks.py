@@ -24,7 +24,7 @@ from tests.cluster.conftest import distributed, local_cluster
 from tests.sources import kinds
 from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.errors import ChunkError, ClosedError, ClusterError, ClusterWarning, ReadTimeoutError
-from xloader.sources.arrays.cluster_blocks import BlockRequests
+from xloader.sources.arrays import cluster_blocks
 from xloader.sources.open.open_source import open_source
 
 NUMBERS = np.arange(64 * 6.0).reshape(64, 6)
@@ -298,35 +298,6 @@ def test_a_block_that_takes_too_long(client: Any, tmp_path: Path):
     wait_until_forgotten(client)
 
 
-def test_requests_wait_for_others_while_the_workers_have_enough(client: Any, tmp_path: Path):
-    gate = tmp_path / "gate"
-    source = open_source(mapped(linger, gate))
-    requests, sent = BlockRequests.of(client), []
-    get = client.get
-
-    def counted(tasks: Any, asked: Any, **options: Any) -> Any:
-        sent.append(len(asked))
-        return get(tasks, asked, **options)
-
-    client.get = counted
-    threads = [
-        threading.Thread(target=kinds.read, args=(source, "t", (n, 0)), daemon=True)
-        for n in range(8)
-    ]
-    try:
-        # With two workers, the fourth and the fifth one wait for the sixth.
-        states = [(1, 0), (2, 0), (3, 0), (3, 1), (3, 2), (6, 0), (6, 1), (6, 2)]
-        for thread, state in zip(threads, states, strict=True):
-            thread.start()
-            wait_until(lambda s=state: (len(requests._out), len(requests._waiting)) == s)
-    finally:
-        gate.touch()
-    for thread in threads:
-        thread.join(60)
-    assert sent == [1, 1, 1, 3, 2]
-    wait_until_forgotten(client)
-
-
 def take_one(loader: Any) -> None:
     with contextlib.suppress(ClosedError):
         next(iter(loader))
@@ -353,17 +324,17 @@ def test_no_more_is_under_way_than_fits_in_flight(client: Any, monkeypatch: pyte
     array = da.random.random((4096, 64), chunks=(64, 64))
     under_way: list[int] = []
     most = [0]
-    get = BlockRequests.get
+    compute = cluster_blocks.compute_on_cluster
 
-    def counted(self: Any, client: Any, tasks: Any, keys: Any) -> Any:
+    def counted(client: Any, tasks: Any, keys: Any) -> Any:
         under_way.append(1)
         most[0] = max(most[0], len(under_way))
         try:
-            return get(self, client, tasks, keys)
+            return compute(client, tasks, keys)
         finally:
             under_way.pop()
 
-    monkeypatch.setattr(BlockRequests, "get", counted)
+    monkeypatch.setattr(cluster_blocks, "compute_on_cluster", counted)
     # 2 MiB in all: a sixteenth of the memory is 64 KiB, two blocks of 32 KiB.
     with (
         xloader.open(dataset_of(array))

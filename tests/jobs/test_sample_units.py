@@ -167,25 +167,23 @@ def test_random_numbers_labels_and_tables_are_those_of_all_samples() -> None:
             np.testing.assert_array_equal(own.score(fn), expected)
 
 
-def test_shards_are_kept_together_and_large_blocks_are_shared() -> None:
+def test_units_begin_at_new_windows_and_large_blocks_are_shared() -> None:
     ds = xr.Dataset({"t": (("time", "x"), np.random.default_rng(0).random((64, 12)))})
     ds["t"][9, 2] = np.nan
-    sharded = write_store(ds, {"t": (4, 3)}, encoding={"t": {"shards": (16, 12)}})
-    recipe = xloader.open(sharded).window(time=4).recipe
+    recipe = xloader.open(write_store(ds, {"t": (4, 3)})).window(time=4).recipe
     check = valid_samples.SampleCheck(recipe, make_layouts(recipe), 1.0)
     cut = sweep_line.cut_sweep
-    units = cut(check, check.line, 16 * 12 * 8, 10**9)
+    units = cut(check.line, 16 * 12 * 8, 10**9)
     assert [(unit.begin, unit.end) for unit in units] == [(0, 4), (4, 8), (8, 12), (12, 16)]
     assert [unit.alone for unit in units] == [(0, 4), (4, 8), (8, 12), (12, 16)]
-    # Fewer shards than units that were asked for: chunks apart.
-    assert len(cut(check, check.line, 4 * 12 * 8, 10**9)) == 16
+    assert len(cut(check.line, 4 * 12 * 8, 10**9)) == 16
     # One block of four chunks, by chunk; but not where that gives more counts than fit.
     tall = xloader.open(write_store(ds, {"t": (64, 3)})).window(time=4).recipe
     check = valid_samples.SampleCheck(tall, make_layouts(tall), 1.0)
-    units = cut(check, check.line, 64 * 3 * 8, 10**9)
+    units = cut(check.line, 64 * 3 * 8, 10**9)
     assert [unit.share for unit in units] == [(number, 4) for number in range(4)]
     assert sum(unit.num_border for unit in units) == 4 * 16
-    assert len(cut(check, check.line, 64 * 3 * 8, 40)) == 2
+    assert len(cut(check.line, 64 * 3 * 8, 40)) == 2
 
 
 def test_memory_is_that_of_a_worker() -> None:

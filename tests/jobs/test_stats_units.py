@@ -19,7 +19,6 @@ from xloader.jobs.statistics.stats_job import StatsJob
 from xloader.jobs.statistics.stats_parts import MergeTree, StatsResult, StatsTrees
 from xloader.jobs.statistics.stats_sweep import (
     StatsUnit,
-    UnitSizes,
     chunks_of,
     compute_unit,
     cut_units,
@@ -35,8 +34,8 @@ def job_of(samples: xloader.Samples, **options: Any) -> StatsJob:
     return StatsJob(samples.recipe.planned, **settings)
 
 
-def units_of(job: StatsJob, sizes: UnitSizes) -> list[StatsUnit]:
-    return cut_units(job.recipe.source, job.jobs, job.all_pieces(), sizes)
+def units_of(job: StatsJob, *sizes: int) -> list[StatsUnit]:
+    return cut_units(job.jobs, job.all_pieces(), *sizes)
 
 
 def compute(job: StatsJob, units: list[StatsUnit]) -> tuple[xr.Dataset, int]:
@@ -58,9 +57,8 @@ def compute(job: StatsJob, units: list[StatsUnit]) -> tuple[xr.Dataset, int]:
     return result.dataset(), num_reads
 
 
-def any_sizes(data: st.DataObject) -> UnitSizes:
-    unit, clean, result = (data.draw(st.integers(1, most)) for most in (900, 3000, 3000))
-    return UnitSizes(unit, max(unit, clean), result)
+def any_units(job: StatsJob, data: st.DataObject) -> list[StatsUnit]:
+    return units_of(job, *(data.draw(st.integers(1, most)) for most in (900, 3000, 3000)))
 
 
 def shuffled(units: list[StatsUnit], data: st.DataObject) -> list[StatsUnit]:
@@ -76,7 +74,7 @@ def test_any_units_in_any_order_give_the_same_bits(case: Case, data: st.DataObje
     recorder = SourceRecorder(case.samples.recipe.source)
     samples = xloader.Samples(replace(case.samples.recipe, source=recorder))
     job = job_of(samples, dim=dim)
-    units = units_of(job, any_sizes(data))
+    units = any_units(job, data)
     result, num_reads = compute(job, shuffled(units, data))
     assert set(recorder.reads.values()) <= {1}
     assert num_reads == recorder.num_reads
@@ -101,46 +99,18 @@ def test_units_of_differences_count_what_is_read_twice(data: st.DataObject) -> N
     leads = data.draw(st.lists(st.integers(0, 19), min_size=1, max_size=3, unique=True))
     dim = data.draw(st.sampled_from([None, "time", ["time", "x"]]))
     job = job_of(samples, dim=dim, leads=leads)
-    units = units_of(job, any_sizes(data))
+    units = any_units(job, data)
     result, num_reads = compute(job, shuffled(units, data))
     order = job.jobs[0].order
     assert num_reads == recorder.num_reads
     assert num_reads == sum(num_chunks(order, own) for unit in units for own in unit)
     xr.testing.assert_identical(result, samples.stats(dim=dim, leads=leads, client=False))
     # Units that may be as large as a line of time read no chunk twice.
-    along = -(-24 // chunks[0])
-    line = job.jobs[0].chunk_nbytes * along
-    units = units_of(job, UnitSizes(job.jobs[0].chunk_nbytes, line, 1 << 40))
+    line = job.jobs[0].chunk_nbytes * -(-24 // chunks[0])
+    units = units_of(job, job.jobs[0].chunk_nbytes, line, 1 << 40)
     assert sum(num_chunks(order, own) for unit in units for own in unit) == len(
         chunks_of(order, np.ones(order.num_pieces, np.bool_))
     )
-
-
-def shards_of(samples: xloader.Samples, units: list[StatsUnit]) -> list[set[Any]]:
-    """The shards that each unit reads from."""
-    job = job_of(samples)
-    source, order = samples.recipe.source, job.jobs[0].order
-    found = []
-    for unit in units:
-        places = np.concatenate([np.arange(begin, end) for _, begin, end in unit])
-        blocks = order.blocks(order.first[places])
-        found.append({source.bundle_of("t", tuple(block)) for block in blocks.tolist()})
-    return found
-
-
-@pytest.mark.parametrize("shards", [(4, 6, 8), (10, 3, 8), (20, 6, 4)])
-def test_units_are_whole_shards(shards: tuple[int, ...]) -> None:
-    store = write_store(dataset(), {"t": (2, 3, 4)}, encoding={"t": {"shards": shards}})
-    samples = xloader.open(store)
-    job = job_of(samples)
-    chunk = job.jobs[0].chunk_nbytes
-    row = chunk * (shards[0] // 2) * 4
-    units = units_of(job, UnitSizes(3 * chunk, row, 1 << 30))
-    found = shards_of(samples, units)
-    assert len(units) == 40 // shards[0]
-    assert sum(map(len, found)) == len(set().union(*found))
-    # Where that makes units too large, shards are cut.
-    assert len(units_of(job, UnitSizes(3 * chunk, 3 * chunk, 1 << 30))) > 40 // shards[0]
 
 
 def test_units_end_at_places_and_round_numbers() -> None:
@@ -150,8 +120,7 @@ def test_units_end_at_places_and_round_numbers() -> None:
     assert job.jobs[0].order.edges.tolist() == [0, 20, 40]
 
     def ends(num: int) -> list[int]:
-        sizes = UnitSizes(num * chunk, num * chunk, 1 << 40)
-        return [unit[-1].end for unit in units_of(job, sizes)]
+        return [unit[-1].end for unit in units_of(job, num * chunk, 0, 1 << 40)]
 
     assert ends(6) == [4, 8, 12, 16, 20, 24, 28, 32, 36, 40]
     assert ends(13) == [8, 20, 28, 40]
@@ -162,12 +131,12 @@ def test_small_variables_share_a_unit_and_a_result_has_its_limit() -> None:
     names = [f"v{number}" for number in range(9)]
     ds = xr.Dataset({name: ("x", np.arange(4.0)) for name in names})
     samples = xloader.open(write_store(ds, dict.fromkeys(names, (4,))))
-    assert list(map(len, units_of(job_of(samples), UnitSizes(96, 96, 1 << 30)))) == [3, 3, 3]
+    assert list(map(len, units_of(job_of(samples), 96, 0))) == [3, 3, 3]
     job = job_of(samples)
     assert job.jobs[0].node_nbytes == 48
-    assert list(map(len, units_of(job, UnitSizes(1 << 20, 1 << 20, 100)))) == [2, 2, 2, 2, 1]
+    assert list(map(len, units_of(job, 1 << 20, 0, 100))) == [2, 2, 2, 2, 1]
     maps = job_of(xloader.open(write_store(dataset(), {"t": (40, 1, 8)})), dim="time")
-    assert len(units_of(maps, UnitSizes(1 << 20, 1 << 20, 1))) == 6
+    assert len(units_of(maps, 1 << 20, 0, 1)) == 6
 
 
 @pytest.mark.parametrize("num_leaves", [1, 2, 3, 5, 8, 13])
@@ -178,10 +147,3 @@ def test_number_of_subtrees(num_leaves: int) -> None:
             for leaf in range(begin, end):
                 tree.add(leaf, 1)
             assert len(tree.nodes) == num_subtrees(begin, end, num_leaves)
-
-
-def test_sizes_of_units() -> None:
-    # No unit goes on for longer than the share of a thread, or than 2 GiB.
-    assert UnitSizes.of(4, 64, 4, 1) == UnitSizes(4, 16, 1)
-    assert UnitSizes.of(4, 1 << 40, 4, 1) == UnitSizes(4, 1 << 31, 1)
-    assert UnitSizes.of(1 << 32, 1 << 40, 4, 1) == UnitSizes(1 << 32, 1 << 32, 1)

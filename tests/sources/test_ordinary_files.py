@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-import zarr
 from zarr.codecs import ZstdCodec
 from zarr.storage import LocalStore
 
@@ -21,7 +20,6 @@ from xloader.errors import ChunkError, CorruptChunkError, XloaderError
 from xloader.sources.open.open_source import open_source
 from xloader.sources.stores.bounded_reads import (
     local_path,
-    with_ordinary_files,
 )
 from xloader.sources.zarr import object_readers
 from xloader.testing import write_store
@@ -147,18 +145,6 @@ def test_a_file_on_which_another_process_has_a_lease_is_waited_for(
     assert data is not None
     assert data.tobytes() == b"stored"
     assert refused
-
-
-def test_many_large_chunks_are_checked_at_once(tmp_path):
-    """The look at their array must not wait for threads that wait for it."""
-    size, folder = (1 << 19) + 1, tmp_path / "a.zarr"
-    zarr.create_array(folder, shape=(40 * size,), chunks=(size,), dtype="f8", compressors=None)
-    (folder / "c").mkdir()
-    for number in range(40):
-        with open(folder / "c" / str(number), "wb") as file:
-            file.truncate(8 * size)
-    files = with_ordinary_files(LocalStore(folder, read_only=True))
-    assert not zarr.open_array(files, mode="r")[:].any()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ import xloader
 from tests.sources import kinds
 from xloader.errors import UnsupportedDataError
 from xloader.sources.open.open_source import open_source
-from xloader.sources.zarr import stored_grid
 from xloader.sources.zarr.stored_grid import StoredGrid
 from xloader.testing import CountingStore, write_store
 
@@ -127,26 +126,6 @@ def test_an_absent_chunk_is_the_fill_value_and_counted(dataset: xr.Dataset, tmp_
     expected[6:15, :4] = 0
     np.testing.assert_array_equal(kinds.read_all(source, "t"), expected)
     assert source.num_missing == 1
-
-
-def test_a_grid_that_is_not_known_is_left_to_zarr(
-    dataset: xr.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    shards = {"u": {"shards": (8, 6)}}
-    write_store(dataset, {"t": (4, 3), "u": (2, 3)}, tmp_path / "a.zarr", encoding=shards)
-
-    def unknown(array: object) -> None:
-        raise KeyError("of a later specification")
-
-    monkeypatch.setattr(stored_grid, "_sizes_of_document", unknown)
-    if not hasattr(zarr.Array, "read_chunk_sizes"):
-        with pytest.raises(UnsupportedDataError, match="chunk grid of an unknown kind"):
-            open_source(tmp_path / "a.zarr")
-        return
-    source = open_source(tmp_path / "a.zarr")
-    for name in ("t", "u"):
-        assert "zarr's own indexing" in source.path_of(name)
-        np.testing.assert_array_equal(kinds.read_all(source, name), dataset[name])
 
 
 @pytest.mark.skipif(

@@ -28,7 +28,6 @@ from xloader.core.cores import CgroupLimits, memory_of, read_cgroup_limits
 from xloader.core.messages import extra_remedy
 from xloader.core.nbytes import parse_nbytes, show_nbytes
 from xloader.core.options import LoaderOptions
-from xloader.sources import zarr_adapter
 from xloader.sources.zarr.codec_chain import ZLIB
 from xloader.sources.zarr.compiled_decoding import decoder
 
@@ -279,14 +278,6 @@ def find_compiled() -> Finding:
     return Finding("compiled library", "ok", text, value="compiled")
 
 
-def find_direct_reads() -> Finding:
-    """Whether this release of zarr has the parts with which xloader decodes chunks itself."""
-    if zarr_adapter.is_known():
-        return Finding("direct reads", "ok", "of Zarr chunks, on xloader's own threads")
-    text = "not with this release of zarr: through its own indexing, which misses absent chunks"
-    return Finding("direct reads", "note", text, "install an older zarr, or a newer xloader")
-
-
 def find_fork_safety(
     start_methods: Sequence[str] | None = None, installed: Sequence[str] | None = None
 ) -> Finding:
@@ -355,7 +346,6 @@ def diagnose() -> Diagnosis:
         find_compiled(),
         find_codecs(),
         find_gzip(),
-        find_direct_reads(),
         find_fork_safety(),
         *find_torch(),
         *find_releases(),

@@ -32,7 +32,7 @@ from xloader.errors import (
     OptionError,
     TransformError,
 )
-from xloader.loader.processes.process_messages import Warned, forward_warnings
+from xloader.loader.processes.finishing_process import Warned, forward_warnings
 from xloader.sources.arrays.dask_cluster import (
     active_client,
     check_open,

@@ -30,7 +30,7 @@ from xloader.core.cores import usable_cores
 from xloader.core.ranks import World
 from xloader.errors import ClosedError, ClusterError, TransformError
 from xloader.loader.loader import Loader
-from xloader.loader.processes.process_messages import Warned
+from xloader.loader.processes.finishing_process import Warned
 from xloader.sources.arrays.dask_cluster import (
     release_futures,
     result_of,

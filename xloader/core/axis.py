@@ -87,14 +87,20 @@ class ElementList(Sequence[int]):
         return _unpickle, (zlib.compress(steps.astype(f"<{dtype}").tobytes()), dtype)
 
 
+def as_range(elements: Ints) -> range | None:
+    """Numbers as a range; None unless they are equally spaced and increase."""
+    steps = np.diff(elements)
+    step = int(steps[0]) if len(steps) else 1
+    if len(elements) and step > 0 and (steps == step).all():
+        return range(int(elements[0]), int(elements[-1]) + 1, step)
+    return None
+
+
 def as_elements(elements: Any) -> range | ElementList:
     """A range where the numbers are equally spaced and increase, else a list of them."""
     values = np.asarray(elements, np.int64)
-    steps = np.diff(values)
-    step = int(steps[0]) if len(steps) else 1
-    if len(values) and step > 0 and (steps == step).all():
-        return range(int(values[0]), int(values[-1]) + 1, step)
-    return ElementList(values)
+    spaced = as_range(values)
+    return ElementList(values) if spaced is None else spaced
 
 
 def _unpickle(compressed: bytes, dtype: str) -> ElementList:
@@ -270,29 +276,25 @@ class Axis:
 
     def stored_chunk(self, block: int) -> int:
         """Index of the stored chunk that a block is cut from."""
-        first = self.selection[self.span_of(block)[0]]
-        if isinstance(self.chunks, int):
-            return first // self.chunks
-        return int(self._chunk_of_stored(np.array([first]))[0])
+        return self.stored_part(block)[0]
 
     def cut(self, block: int) -> slice | Ints:
         """Elements of its stored chunk that a block keeps, counted from the chunk's start."""
-        begin, end = self.span_of(block)
-        origin = int(self._chunk_bounds(np.array([self.stored_chunk(block)]))[0])
-        kept = self.selection[begin:end]
-        if isinstance(kept, range):
-            return slice(kept.start - origin, kept[-1] + 1 - origin, kept.step)
-        return np.asarray(kept, np.int64) - origin
+        return self.stored_part(block)[1]
 
     def stored_part(self, block: int) -> tuple[int, slice | Ints, int]:
         """The stored chunk of a block, as `stored_chunk`; its `cut`; and its number of elements."""
-        kept, chunks = self.selection, self.chunks
         begin, end = self.span_of(block)
-        if not isinstance(kept, range) or not isinstance(chunks, int):
-            return self.stored_chunk(block), self.cut(block), end - begin
+        kept = self.selection[begin:end]
         # Python integers are faster than arrays here, and this is called for each chunk read.
-        chunk, first = divmod(kept[begin], chunks)
-        return chunk, slice(first, first + kept[end - 1] - kept[begin] + 1, kept.step), end - begin
+        if isinstance(self.chunks, int):
+            chunk, origin = kept[0] // self.chunks, kept[0] // self.chunks * self.chunks
+        else:
+            chunk = int(self._chunk_of_stored(np.array(kept[:1]))[0])
+            origin = int(self._stored_edges[chunk])
+        if isinstance(kept, range):
+            return chunk, slice(kept[0] - origin, kept[-1] + 1 - origin, kept.step), len(kept)
+        return chunk, np.asarray(kept, np.int64) - origin, len(kept)
 
     def stored_parts(self, sizes: int | tuple[int, ...]) -> tuple[Ints, Ints, Ints]:
         """For all blocks: the stored chunk, the first element taken of it, and its encoded size.
@@ -337,89 +339,55 @@ Ends = Literal["stop", "wrap", "pad"]
 
 
 @dataclass(frozen=True)
-class Circle:
-    """An axis that closes on itself, unrolled to two turns.
+class Line:
+    """A windowed dimension as windows meet it.
 
-    No window is longer than the circle, so two turns hold all windows that start in the first.
+    An axis that closes on itself is unrolled to two turns. No window is longer than the circle, so
+    two turns hold all windows that start in the first.
     """
 
     axis: Axis
+    end: Ends = "stop"
 
     @property
     def num_blocks(self) -> int:
-        """Number of blocks of both turns."""
-        return 2 * self.axis.num_blocks
+        """Number of blocks; on a circle, those of both turns."""
+        return self.axis.num_blocks * (2 if self.end == "wrap" else 1)
 
     @cached_property
     def edges(self) -> Ints:
-        """Offset of the first element of every block of both turns, then their size; int64."""
-        one_turn = self.axis.edges
-        return np.concatenate([one_turn, one_turn[1:] + self.axis.size])
+        """Offset of the first element of every block, then the size of all; int64."""
+        edges = self.axis.edges
+        return np.concatenate([edges, edges[1:] + self.axis.size]) if self.end == "wrap" else edges
 
-    division = None
-    """The blocks of both turns together are no multiples of one size."""
+    @property
+    def division(self) -> tuple[int, int, int] | None:
+        """As `Axis.division`; None where windows reach beyond the axis."""
+        return self.axis.division if self.end == "stop" else None
 
     @cached_property
     def min_inner_block_size(self) -> int:
-        """Number of elements of the shortest block. On a circle, each lies between two others."""
-        return int(np.diff(self.axis.edges).min(initial=self.axis.size))
-
-    def block_of(self, offsets: Ints) -> Ints:
-        """Find the unrolled block of each offset within the two turns; int64, of the same shape."""
-        turn = np.asarray(offsets, np.int64) // self.axis.size
-        return self.axis.block_of(offsets - turn * self.axis.size) + turn * self.axis.num_blocks
-
-
-@dataclass(frozen=True)
-class PaddedAxis:
-    """An axis with padded borders."""
-
-    axis: Axis
-
-    @property
-    def num_blocks(self) -> int:
-        """Number of blocks."""
-        return self.axis.num_blocks
-
-    @property
-    def edges(self) -> Ints:
-        """As `Axis.edges`."""
-        return self.axis.edges
-
-    division = None
-    """Offsets outside are no multiples of anything. They belong to the nearest block."""
-
-    @property
-    def min_inner_block_size(self) -> int:
-        """As `Axis.min_inner_block_size`."""
+        """As `Axis.min_inner_block_size`. On a circle, each block lies between two others."""
+        if self.end == "wrap":
+            return int(np.diff(self.axis.edges).min(initial=self.axis.size))
         return self.axis.min_inner_block_size
 
     def block_of(self, offsets: Ints) -> Ints:
-        """Find the block of each offset, and the nearest one for those outside; int64."""
-        return self.axis.block_of(np.clip(offsets, 0, self.axis.size - 1))
-
-
-Line = Axis | Circle | PaddedAxis
-"""A windowed dimension as windows meet it."""
-
-
-def line_of(axis: Axis, end: Ends) -> Line:
-    """The line of an axis, given what windows do at its ends."""
-    match end:
-        case "wrap":
-            return Circle(axis)
-        case "pad":
-            return PaddedAxis(axis)
-        case _:
-            return axis
+        """Find the block of each offset: outside padded borders, the nearest one; int64."""
+        match self.end:
+            case "wrap":
+                turn = np.asarray(offsets, np.int64) // self.axis.size
+                blocks = self.axis.block_of(offsets - turn * self.axis.size)
+                return np.asarray(blocks + turn * self.axis.num_blocks)
+            case "pad":
+                offsets = np.clip(offsets, 0, self.axis.size - 1)
+        return self.axis.block_of(offsets)
 
 
 def lines_of(axes: Sequence[Axis | None], ends: Sequence[Ends]) -> tuple[Line | None, ...]:
     """The lines of some axes; with empty ``ends``, windows stay within all of them."""
-    if not ends:
-        return tuple(axes)
-    pairs = zip(axes, ends, strict=True)
-    return tuple(None if axis is None else line_of(axis, end) for axis, end in pairs)
+    pairs = zip(axes, ends or ("stop",) * len(axes), strict=True)
+    return tuple(None if axis is None else Line(axis, end) for axis, end in pairs)
 
 
 def fold_blocks(blocks: Ints, lines: tuple[Line | None, ...]) -> Ints:
@@ -427,13 +395,11 @@ def fold_blocks(blocks: Ints, lines: tuple[Line | None, ...]) -> Ints:
 
     `lines`: the line of each dimension; None where there is one block.
     """
-    if not any(isinstance(line, Circle) for line in lines):
+    if not any(line is not None and line.end == "wrap" for line in lines):
         return blocks
     unrolled = np.unravel_index(blocks, [1 if line is None else line.num_blocks for line in lines])
     folded = np.zeros(len(blocks), np.int64)
     for line, index in zip(lines, unrolled, strict=True):
-        if isinstance(line, Circle):
+        if line is not None:
             folded = folded * line.axis.num_blocks + index % line.axis.num_blocks
-        elif line is not None:
-            folded = folded * line.num_blocks + index
     return folded

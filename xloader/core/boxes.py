@@ -26,6 +26,15 @@ class Boxes:
         """Make a box of one position for each row of ``positions``, shape ``(n, num_dims)``."""
         return cls(tuple(positions.T), tuple(positions.T + 1))
 
+    @classmethod
+    def between(cls, starts: Sequence[Ints], indices: Sequence[Ints]) -> Boxes:
+        """Make boxes of pieces, from where pieces start and the index of each along a dimension."""
+        pairs = list(zip(starts, indices, strict=True))
+        return cls(
+            tuple(edges[index].astype(np.int64) for edges, index in pairs),
+            tuple(edges[index + 1].astype(np.int64) for edges, index in pairs),
+        )
+
     def __len__(self) -> int:
         return len(self.lo[0])
 

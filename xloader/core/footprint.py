@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from xloader.core.axis import Axis, Circle, Ends, Ints, Line, lines_of
+from xloader.core.axis import Axis, Ends, Ints, Line, lines_of
 from xloader.core.boxes import Boxes
 from xloader.core.subset import Subset
 from xloader.core.windows import Windows
@@ -293,12 +293,7 @@ class Footprint:
         used = np.flatnonzero(np.diff(boxed.offsets))
         shape = tuple(len(edges) - 1 for edges in starts)
         for begin in range(0, len(used), most):
-            indices = np.unravel_index(used[begin : begin + most], shape)
-            pairs = list(zip(starts, indices, strict=True))
-            yield Boxes(
-                tuple(edges[index].astype(np.int64) for edges, index in pairs),
-                tuple(edges[index + 1].astype(np.int64) for edges, index in pairs),
-            )
+            yield Boxes.between(starts, np.unravel_index(used[begin : begin + most], shape))
 
     @cached_property
     def block_starts(self) -> tuple[Ints, ...]:
@@ -311,7 +306,7 @@ class Footprint:
             cuts = [self.windows.stretch_edges(dim)]
             spans = {span for g in self.groups for a in g.accesses if (span := a[dim])}
             offsets = {o for first, step, n in spans for o in (first, first + step * (n - 1))}
-            lines = {id(line): line for group in self.groups if (line := group.lines[dim])}
+            lines = {id(line.axis): line for group in self.groups if (line := group.lines[dim])}
             for line, offset in itertools.product(lines.values(), offsets):
                 cuts.append(self.windows.num_before(dim, line.edges[1:-1] - offset))
             starts = np.unique(np.concatenate(cuts))
@@ -395,7 +390,7 @@ class Footprint:
     def block_ranges(self, group: Group, boxes: Boxes) -> Iterator[tuple[Ints, Ints]]:
         """Per access and dimension of a group, the block range ``[lo, hi)`` of each box.
 
-        Where windows wrap, blocks are those of a `Circle`.
+        Where windows wrap, blocks are those of both turns of a `Line`.
         """
         for access in group.accesses:
             for dim, line in enumerate(group.lines):
@@ -421,7 +416,7 @@ class Footprint:
         touched = self._touched(line, span, dim)
         if touched is not None:
             rows, blocks = rows[touched[blocks]], blocks[touched[blocks]]
-        return rows, blocks % line.axis.num_blocks if isinstance(line, Circle) else blocks
+        return rows, blocks % line.axis.num_blocks if line.end == "wrap" else blocks
 
     def _touched(self, line: Line, span: tuple[int, int, int], dim: int) -> np.ndarray | None:
         """Per block, whether a window touches it; None if no window can step over a block."""

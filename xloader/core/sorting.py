@@ -1,4 +1,4 @@
-"""Sorting, numbering and spreading of integers."""
+"""Sorting and numbering of integers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from xloader.core.axis import Ints
 _DIGIT_BITS = 16
 _FEW_INTEGERS = 2000
 """Number of integers below which NumPy's sort is faster."""
-_FEW_KEYS = 1000
-"""Number of floats below which sorting them at once is faster."""
 
 _ARGUMENTS: Final = (ADDRESS, ADDRESS, NUMBER, NUMBER, NUMBER)
 
@@ -47,20 +45,6 @@ def digit_order(keys: Ints, bound: int) -> NDArray[np.intp]:
     sort_integers(keys_and_places, shift + (bound - 1).bit_length(), sorted_bits=shift)
     keys_and_places &= (1 << shift) - 1
     return keys_and_places
-
-
-def spread_order(keys: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Stable sorting order of finite floats, fast if they are spread about evenly."""
-    if len(keys) < _FEW_KEYS:
-        return np.argsort(keys, kind="stable")
-    first = keys.min()
-    span = keys.max() - first
-    if span == 0:
-        return np.arange(len(keys))
-    # Sorting by one rounded digit first gives nearly the final order, which then sorts fast.
-    digits = (keys - first) / span * ((1 << _DIGIT_BITS) - 1)
-    nearly = np.argsort(digits.astype(np.uint16), kind="stable")
-    return nearly[np.argsort(keys[nearly], kind="stable")]
 
 
 def is_first(values: NDArray[Any]) -> NDArray[np.bool_]:

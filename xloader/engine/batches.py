@@ -15,7 +15,7 @@ from xloader.core.messages import show_count, warn_caller
 from xloader.core.nans import FieldNans
 from xloader.engine.buffers import Arrays, Buffer
 from xloader.engine.shared_slots import Parcel
-from xloader.engine.work_clock import WorkTime
+from xloader.engine.tally import WorkTime
 from xloader.errors import ChunkWarning
 
 

@@ -1,4 +1,4 @@
-"""Pools of reusable memory for decoded chunks, for batches, and for what is known of their rows.
+"""Pools of reusable memory for batches, and for what is known of their rows.
 
 Memory is reused because touching fresh pages for the first time takes as long as decoding into
 them. Where batches go to a device, another `BatchMemory` than this file's pool holds them: memory
@@ -29,47 +29,6 @@ def allocate(nbytes: int) -> Buffer:
     raw = np.empty(nbytes + _ALIGNMENT, np.uint8)
     shift = -raw.ctypes.data % _ALIGNMENT
     return raw[shift : shift + nbytes]
-
-
-class BlockPool:
-    """A pool of buffers for decoded chunks, with a limit on the bytes in use.
-
-    `take` does not check the limit: call `has_room` first. The pool is not thread-safe, so its user
-    holds a lock.
-
-    `capacity`: the most bytes that may be in use. `used_nbytes`: bytes in use now.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.used_nbytes = 0
-        self._free: defaultdict[int, list[Buffer]] = defaultdict(list)
-        self._free_nbytes = 0
-
-    def has_room(self, nbytes: int) -> bool:
-        """Whether `nbytes` more bytes may be taken."""
-        return self.used_nbytes + nbytes <= self.capacity
-
-    def take(self, nbytes: int) -> Buffer:
-        """A buffer of exactly `nbytes` bytes, a free one of that size if there is one."""
-        self.used_nbytes += nbytes
-        if self._free[nbytes]:
-            self._free_nbytes -= nbytes
-            return self._free[nbytes].pop()
-        self._shrink()
-        return allocate(nbytes)
-
-    def give_back(self, buffer: Buffer) -> None:
-        """Return a buffer that nothing refers to any more."""
-        self.used_nbytes -= buffer.nbytes
-        self._free[buffer.nbytes].append(buffer)
-        self._free_nbytes += buffer.nbytes
-
-    def _shrink(self) -> None:
-        """Release free buffers until used and free bytes are within the capacity."""
-        for buffers in self._free.values():
-            while buffers and self.used_nbytes + self._free_nbytes > self.capacity:
-                self._free_nbytes -= buffers.pop().nbytes
 
 
 class ArrayKind(NamedTuple):

@@ -11,7 +11,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -21,12 +20,13 @@ from xloader.core.axis import Ints
 from xloader.engine.assembly import EngineParts
 from xloader.engine.batches import BatchRows
 from xloader.engine.buffers import Arrays, Fields, LeasedPool
-from xloader.engine.executor import BlockMemory, Limits
 from xloader.engine.finishes import BatchFinish
-from xloader.engine.overlaps import Hits, finders_of
+from xloader.engine.native_executor import BlockMemory
+from xloader.engine.overlaps import NUM_COLUMNS, finders_of
 from xloader.engine.program import COPY_COLUMNS, LOAD_COLUMNS, Segment
 from xloader.engine.run import Job, Run, make_blocks
 from xloader.engine.tables import Tables
+from xloader.engine.tally import Tally
 from xloader.errors import ChunkError, ClosedError, MemoryBudgetError, ReadTimeoutError
 from xloader.planning.cache_budget import BlockNumbers, Recent, cache_budget, least_nbytes
 from xloader.recipe.demands import make_footprint
@@ -83,17 +83,13 @@ class CacheProgram:
         flags = np.array([is_finished(batch.index)], np.int64)
         return Segment(first_load, [batch], loads, copies, copy_ends, flags, ends)
 
-    def close(self) -> None:
-        """Nothing has to be released."""
-
-    def _find(self, firsts: Ints) -> tuple[list[Hits], Ints]:
+    def _find(self, firsts: Ints) -> tuple[list[Ints], Ints]:
         """The hits by route, and in one number the row and the key of the block of each."""
         hits, places = [], []
         for base, finders in zip(self._keys.bases, self._finders, strict=False):
             for finder in finders:
-                taken, blocks = finder.find(firsts, self._table_pool)
-                hits.append(taken)
-                places.append(taken.rows * self._keys.bases[-1] + (blocks + base))
+                hits.append(taken := finder.find(firsts, self._table_pool))
+                places.append(taken[0] * self._keys.bases[-1] + (taken[1] + base))
         return hits, np.concatenate(places)
 
     def _use(self, begins: Ints, keys: Ints) -> tuple[Ints, NDArray[np.int64]]:
@@ -152,35 +148,21 @@ class CacheProgram:
         return loads
 
 
-def _copies(hits: list[Hits], loads: Ints, num_dims: int) -> NDArray[np.int32]:
+def _copies(hits: list[Ints], loads: Ints, num_dims: int) -> NDArray[np.int32]:
     """Rows of `Segment.copies` for the hits of all routes, given the load of each."""
     width, begin = len(COPY_COLUMNS), 0
     copies = np.zeros((len(loads), width + 3 * num_dims), np.int32)
     copies[:, 0] = loads
     for route, taken in enumerate(hits):
-        rows = copies[begin : begin + len(taken)]
-        rows[:, 1], rows[:, 3] = route, taken.rows
-        rows[:, width:] = taken.table[3 : 3 + 3 * num_dims].T
-        begin += len(taken)
+        rows = copies[begin : begin + taken.shape[1]]
+        rows[:, 1], rows[:, 3] = route, taken[0]
+        rows[:, width:] = taken[NUM_COLUMNS : NUM_COLUMNS + 3 * num_dims].T
+        begin += taken.shape[1]
     return copies
 
 
 _MOST_LOADS = 1 << 30
 """Loads after which a run is followed by another one: their numbers are 32 bits wide."""
-
-
-@dataclass
-class CacheTally:
-    """Counts of what was read in this process.
-
-    `peak_nbytes`: the most decoded bytes that the cache held after any sample.
-    """
-
-    num_reads: int = 0
-    read_nbytes: int = 0
-    num_missing: int = 0
-    num_requests: int = 0
-    peak_nbytes: int = 0
 
 
 class CachedReader:
@@ -238,8 +220,11 @@ class CachedReader:
         return cls(parts, budget.lane_nbytes)
 
     @property
-    def tally(self) -> CacheTally:
-        """Counts of what was read so far in this process."""
+    def tally(self) -> Tally:
+        """Counts of what was read so far in this process; other fields are not filled in.
+
+        ``peak_nbytes``: the most decoded bytes that the cache held after any sample.
+        """
         return self._here().tally
 
     def read(self, ids: Ints) -> Arrays:
@@ -278,24 +263,24 @@ class _Runs:
     def __init__(self, parts: EngineParts, capacity_nbytes: int) -> None:
         self._parts, self._capacity_nbytes = parts, capacity_nbytes
         self.lock = threading.Lock()
-        self._before = CacheTally()
+        self._before = Tally()
         self._program: CacheProgram
         self._run: Run | None = None
 
     @property
-    def tally(self) -> CacheTally:
+    def tally(self) -> Tally:
         """The counts of all runs."""
         before, run = self._before, self._run
         if run is None:
             return before
         tally = run.tally
         tally.refresh()
-        return CacheTally(
-            before.num_reads + tally.num_reads,
-            before.read_nbytes + tally.read_nbytes,
-            before.num_missing + tally.num_missing,
-            before.num_requests + tally.num_requests,
-            max(before.peak_nbytes, self._program.peak_nbytes),
+        return Tally(
+            num_reads=before.num_reads + tally.num_reads,
+            read_nbytes=before.read_nbytes + tally.read_nbytes,
+            num_missing=before.num_missing + tally.num_missing,
+            num_requests=before.num_requests + tally.num_requests,
+            peak_nbytes=max(before.peak_nbytes, self._program.peak_nbytes),
         )
 
     def read(self, ids: Ints) -> Arrays:
@@ -328,31 +313,15 @@ class _Runs:
         self._program = CacheProgram(parts, capacity_nbytes)
         tables = Tables(parts, parts.reader.source, is_resident=False)
         blocks = make_blocks(parts, tables, capacity_nbytes)
-        num_threads, chunk_nbytes = parts.num_threads, parts.footprint.max_chunk_nbytes
-        scratch_nbytes = tables.scratch_nbytes(chunk_nbytes, num_threads)
         is_native = blocks.is_native and tables.is_native and not parts.borders
-        limits = Limits(
-            batch_nbytes=0,
-            in_flight_nbytes=parts.in_flight_nbytes,
-            most_chunk_nbytes=chunk_nbytes,
-            num_cores=num_threads,
-            num_held=0,
-            num_known=0,
-            most_scratch=max(1, scratch_nbytes // chunk_nbytes),
-            most_loading_hands=num_threads,
-        )
         job = Job(
             program=self._program,
             parts=parts,
             tables=tables,
             finisher=BatchFinish(),
-            last_size=0,
-            num_ahead=0,
             blocks=blocks,
-            limits=limits,
-            num_threads=num_threads,
-            num_hands=1 if is_native else num_threads,
-            most_fetched_nbytes=parts.in_flight_nbytes - scratch_nbytes,
+            num_cores=parts.num_threads,
+            num_hands=1 if is_native else parts.num_threads,
             # Each further chunk of a store that hangs would be waited for as long.
             ends_on_timeout=True,
         )

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -22,7 +22,7 @@ import numpy as np
 from xloader.compiled.library import address_of
 from xloader.engine.assembly import EngineParts
 from xloader.engine.block_reader import Bundle
-from xloader.engine.executor import Executor
+from xloader.engine.plain_executor import Executor
 from xloader.engine.program import Segment
 from xloader.engine.python_loads import BlockRun, LoadTask, PythonLoads
 from xloader.engine.tables import Tables
@@ -53,41 +53,36 @@ class _GivenBundle:
     is_empty: bool = False
 
 
+@dataclass(eq=False)
 class FetchesAhead:
     """The coming loads of a run, and those of their chunks that are being fetched.
 
-    The run's lock guards it, and all public methods but `join` take it.
+    The run's lock guards it, and all public methods but `join` take it. `most_nbytes`: most bytes
+    in flight.
     """
 
-    def __init__(
-        self,
-        parts: EngineParts,
-        deadlines: Deadlines,
-        loads: PythonLoads,
-        executor: Executor,
-        tally: Tally,
-        lock: threading.RLock,
-        tables: Tables,
-        most_nbytes: int,
-        on_failed: Callable[[BaseException], None],
-    ) -> None:
-        self._parts = parts
-        self._most_nbytes = most_nbytes
-        self._is_fetched = tables.is_fetched
-        self._decoded_variables = tables.decoded_variables
-        self._deadlines = deadlines
-        self._loads = loads
-        self._executor = executor
-        self._tally = tally
-        self._lock = lock
-        self._on_failed = on_failed
+    parts: EngineParts
+    deadlines: Deadlines
+    loads: PythonLoads
+    executor: Executor
+    tally: Tally
+    lock: threading.RLock
+    tables: Tables
+    most_nbytes: int
+    on_failed: Callable[[BaseException], None]
+    _unlisted: deque[tuple[range, int, list[int]]] = field(default_factory=deque)
+    _runs: dict[int, BlockRun] = field(default_factory=dict)
+    _to_fetch: deque[tuple[BlockRun, Bundle]] = field(default_factory=deque)
+    _given: dict[int, _GivenBundle] = field(default_factory=dict)
+    _num_fetching: int = 0
+    _in_flight_nbytes: int = 0
+    _num_given: int = 0
+    _is_closed: bool = False
+
+    def __post_init__(self) -> None:
         self._fetchers = RequestThreads("xloader-fetch")
-        self._unlisted: deque[tuple[range, int, list[int]]] = deque()
-        self._runs: dict[int, BlockRun] = {}
-        self._to_fetch: deque[tuple[BlockRun, Bundle]] = deque()
-        self._given: dict[int, _GivenBundle] = {}
-        self._num_fetching = self._in_flight_nbytes = self._num_given = 0
-        self._is_closed = False
+        self._is_fetched = self.tables.is_fetched
+        self._decoded_variables = self.tables.decoded_variables
 
     def add(self, segment: Segment) -> None:
         """Add the loads of the next segment. The executor knows of them."""
@@ -96,7 +91,7 @@ class FetchesAhead:
         # The blocks of one group that the same row is the first to need are fetched together.
         keys = np.stack([rows[wanted, 0], rows[wanted, 7], wanted - np.arange(len(wanted))])
         edges = np.flatnonzero(np.any(keys[:, 1:] != keys[:, :-1], axis=0)) + 1
-        with self._lock:
+        with self.lock:
             for members in np.split(wanted, edges) if len(wanted) else ():
                 first = segment.first_load + int(members[0])
                 group, blocks = int(rows[members[0], 0]), rows[members, 1].tolist()
@@ -108,7 +103,7 @@ class FetchesAhead:
 
         None if another thread has taken all.
         """
-        with self._lock:
+        with self.lock:
             run = self._runs.get(last)
             if run is None:
                 return None
@@ -120,7 +115,7 @@ class FetchesAhead:
 
     def take_alone(self, token: int, number: int) -> LoadTask:
         """Take a chunk that native threads could not decode, by its place among those given."""
-        with self._lock:
+        with self.lock:
             given = self._given[token]
             bundle, run = given.bundle.held([given.numbers[number]], given.stored), given.run
             given.held_nbytes -= bundle.held_nbytes
@@ -132,8 +127,8 @@ class FetchesAhead:
 
     def let_go_empty(self) -> None:
         """Note that native threads have decoded bytes that they were given."""
-        with self._lock:
-            for token, num_alone in self._executor.take_empty().tolist():
+        with self.lock:
+            for token, num_alone in self.executor.take_empty().tolist():
                 given = self._given[token]
                 given.is_empty = True
                 given.num_alone += num_alone
@@ -142,15 +137,15 @@ class FetchesAhead:
 
     def let_go(self, bundle: Bundle, held_nbytes: int) -> None:
         """Note that the bytes that were held for a bundle are decoded, or given up."""
-        with self._lock:
+        with self.lock:
             bundle.fetched = None
             self._in_flight_nbytes -= held_nbytes
-            self._executor.add_flight(-min(held_nbytes, bundle.room_nbytes))
+            self.executor.add_flight(-min(held_nbytes, bundle.room_nbytes))
             self._fetch()
 
     def close(self) -> None:
         """Begin no more fetches."""
-        with self._lock:
+        with self.lock:
             if not self._is_closed:
                 self._fetchers.close()
             self._is_closed = True
@@ -169,7 +164,7 @@ class FetchesAhead:
 
     def clear(self) -> None:
         """Forget all loads. No thread may work on them any more."""
-        with self._lock:
+        with self.lock:
             self._unlisted.clear()
             self._to_fetch.clear()
             self._runs.clear()
@@ -182,7 +177,7 @@ class FetchesAhead:
         for at, *_ in bundle.places:
             if not run.slots[at]:
                 number = run.numbers[at]
-                self._loads.give_memory(run, number, self._executor.find_load(number), None)
+                self.loads.give_memory(run, number, self.executor.find_load(number), None)
 
     def _unlist(self, run: BlockRun) -> None:
         """Forget a run that has no chunks left."""
@@ -196,13 +191,13 @@ class FetchesAhead:
         if given.is_empty and not given.num_alone:
             del self._given[token]
             self._in_flight_nbytes -= given.held_nbytes
-            self._executor.add_flight(-given.flight_nbytes)
+            self.executor.add_flight(-given.flight_nbytes)
 
     def _pass_on(self, run: BlockRun, bundle: Bundle) -> None:
         """Have a fetched bundle decoded: by native threads as far as they can."""
         stored = None if bundle.fetched is None else bundle.fetched.stored
         if stored is None:
-            self._executor.note_fetched(run.last_of(bundle))
+            self.executor.note_fetched(run.last_of(bundle))
             return
         chunks, left = [], []
         for at, data in enumerate(stored.data()):
@@ -218,36 +213,36 @@ class FetchesAhead:
         given = _GivenBundle(run, bundle, stored, rows[:, 4].tolist(), held, flight)
         # Before C knows of the bytes, which must live as long as it may look at them.
         self._given[token] = given
-        if not chunks or not self._executor.give_chunks(token, np.ascontiguousarray(rows[:, :4])):
+        if not chunks or not self.executor.give_chunks(token, np.ascontiguousarray(rows[:, :4])):
             del self._given[token]
-            self._executor.note_fetched(run.last_of(bundle))
+            self.executor.note_fetched(run.last_of(bundle))
             return
         run.bundles.remove(bundle)
-        self._loads.num_requests += bundle.num_requests
+        self.loads.num_requests += bundle.num_requests
         if left:
             rest = bundle.held(left, stored)
             given.held_nbytes -= rest.held_nbytes
             given.flight_nbytes -= min(rest.held_nbytes, rest.room_nbytes)
             run.bundles.append(rest)
-            self._executor.note_fetched(run.last_of(rest))
+            self.executor.note_fetched(run.last_of(rest))
         self._unlist(run)
 
     def _list_next(self) -> None:
         numbers, group, blocks = self._unlisted.popleft()
-        run = self._loads.begin(numbers, group, blocks)
+        run = self.loads.begin(numbers, group, blocks)
         self._runs.update(dict.fromkeys(numbers, run))
         for bundle in run.bundles:
             if bundle.is_waiting:
                 self._to_fetch.append((run, bundle))
             else:
-                self._executor.note_fetched(run.last_of(bundle))
+                self.executor.note_fetched(run.last_of(bundle))
 
     def _may_fetch(self, bundle: Bundle) -> bool:
         if self._num_fetching >= MOST_REQUESTS:
             return False
         # A bundle larger than the limit is fetched when nothing else is in flight.
         nbytes = self._in_flight_nbytes + bundle.room_nbytes
-        return nbytes <= self._most_nbytes or not self._in_flight_nbytes
+        return nbytes <= self.most_nbytes or not self._in_flight_nbytes
 
     def _fetch(self) -> None:
         """List and fetch what there is room for."""
@@ -259,50 +254,50 @@ class FetchesAhead:
             run, bundle = self._to_fetch.popleft()
             self._in_flight_nbytes += bundle.room_nbytes
             self._num_fetching += 1
-            self._executor.add_flight(bundle.room_nbytes)
-            self._tally.mark(fetches=1)
+            self.executor.add_flight(bundle.room_nbytes)
+            self.tally.mark(fetches=1)
             self._fetchers.submit(partial(self._fetch_one, run, bundle), self._num_fetching)
 
     def _fetch_one(self, run: BlockRun, bundle: Bundle) -> None:
         begin = time.perf_counter()
         fetched, error = None, None
-        attempts = self._deadlines.begin(
+        attempts = self.deadlines.begin(
             bundle.reads, bundle.num_hung, partial(self._on_left, run, bundle)
         )
         try:
             with attempts:
-                fetched = self._parts.reader.fetch(bundle)
+                fetched = self.parts.reader.fetch(bundle)
         except Abandoned:
             raise
         except BaseException as problem:
             error = problem
-        self._deadlines.end(attempts)
-        with self._lock:
+        self.deadlines.end(attempts)
+        with self.lock:
             bundle.fetched, bundle.error = fetched, error
             bundle.fetch_seconds += time.perf_counter() - begin
             self._go_on(run, bundle, attempts)
 
     def _on_left(self, run: BlockRun, bundle: Bundle, attempts: Attempts) -> None:
         """Repeat a fetch whose thread was given up. Called by the thread of `Deadlines`."""
-        with self._lock:
+        with self.lock:
             self._fetchers.give_up(attempts.thread)
-            self._loads.note_hung(bundle, attempts)
+            self.loads.note_hung(bundle, attempts)
             self._go_on(run, bundle, attempts)
 
     def _go_on(self, run: BlockRun, bundle: Bundle, attempts: Attempts) -> None:
         """Continue after a fetch that succeeded, failed or was given up."""
         try:
             self._num_fetching -= 1
-            self._tally.mark(fetches=-1)
-            self._loads.count_attempts(bundle, attempts)
+            self.tally.mark(fetches=-1)
+            self.loads.count_attempts(bundle, attempts)
             held = bundle.held_nbytes
             self._in_flight_nbytes += held - bundle.room_nbytes
-            self._executor.add_flight(min(held, bundle.room_nbytes) - bundle.room_nbytes)
+            self.executor.add_flight(min(held, bundle.room_nbytes) - bundle.room_nbytes)
             if not bundle.is_ready:
                 self._to_fetch.appendleft((run, bundle))
             else:
-                self._loads.count_fetched(bundle)
+                self.loads.count_fetched(bundle)
                 self._pass_on(run, bundle)
             self.let_go_empty()
         except BaseException as problem:
-            self._on_failed(problem)
+            self.on_failed(problem)

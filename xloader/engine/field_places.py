@@ -157,17 +157,10 @@ class FieldPlaces:
 
     def is_direct(self, group: int) -> bool:
         """Whether a block that is exactly one window may be decoded straight into its row."""
-        return self._is_direct[group]
-
-    @cached_property
-    def _is_direct(self) -> list[bool]:
-        are_direct = []
-        for stacks in self._stacks:
-            targets = [t for pairs in stacks.values() for stack, _ in pairs for t in stack.targets]
-            names = {target.part.variable for target in targets}
-            is_alone = len(stacks) == 1 and len(names) == len(targets)
-            are_direct.append(is_alone and all(target.is_direct for target in targets))
-        return are_direct
+        stacks = self._stacks[group]
+        targets = [t for pairs in stacks.values() for stack, _ in pairs for t in stack.targets]
+        is_alone = len(stacks) == 1 and len({t.part.variable for t in targets}) == len(targets)
+        return is_alone and all(target.is_direct for target in targets)
 
     def rows_of(self, group: int, arrays: Arrays, row: int) -> dict[str, BlockSlot]:
         """Per variable of a group, its place in a row that a block is decoded straight into."""

@@ -21,23 +21,9 @@ from xloader.engine.buffers import Arrays
 from xloader.engine.shared_slots import unpack
 from xloader.sources.retries import Abandoned
 
-
-class BatchTransform(Protocol):
-    """A function that turns a gathered batch into what is delivered."""
-
-    def __call__(self, arrays: Arrays, ids: Ints, occurrences: Ints | None = None, /) -> Arrays:
-        """Transform a batch, given the sample of each row and which time in the epoch it occurs."""
-        ...
-
-
-def untransformed(arrays: Arrays, ids: Ints, occurrences: Ints | None = None, /) -> Arrays:
-    """The gathered arrays, for samples without transforms."""
-    return arrays
-
-
-def unconverted(arrays: Arrays, /) -> Arrays:
-    """The transformed arrays, where they keep their dtypes."""
-    return arrays
+BatchTransform = Callable[[Arrays, Ints, Ints | None], Arrays]
+"""Turns a gathered batch into what is delivered, given the sample of each row and which time in the
+epoch it occurs; None for the first."""
 
 
 class Finisher(Protocol):
@@ -60,19 +46,20 @@ class Finisher(Protocol):
 class BatchFinish(Finisher):
     """The steps of the user between a gathered batch and a delivered one, by default none.
 
-    `convert`: brings transformed arrays to the dtypes in which they are delivered. `nan_counts`: by
+    `transform`, `convert`: functions, if there are any; the second brings transformed arrays to the
+    dtypes in which they are delivered. `nan_counts`: by
     field that is delivered as stored, how its NaN values are counted.
     """
 
-    transform: BatchTransform = untransformed
-    convert: Callable[[Arrays], Arrays] = unconverted
+    transform: BatchTransform | None = None
+    convert: Callable[[Arrays], Arrays] | None = None
     on_nan: OnNan = "ignore"
     nan_counts: Mapping[str, CountNans] = field(default_factory=dict)
 
     @property
     def is_plain(self) -> bool:
         """Whether batches stay as they are gathered."""
-        return self.transform is untransformed and self.convert is unconverted
+        return self.transform is None and self.convert is None
 
     def is_needed(self, index: int) -> bool:
         """Whether a batch is changed or looked at, given the number of its step."""
@@ -80,46 +67,43 @@ class BatchFinish(Finisher):
 
     def apply(self, batch: OpenBatch, ids: Ints) -> None:
         """Transform a batch, look for NaN in its own rows, and convert it."""
-        step = batch.step
-        arrays = self.transform(batch.arrays, ids, step.occurrences_in(len(ids)))
+        step, arrays = batch.step, batch.arrays
+        if self.transform is not None:
+            arrays = self.transform(arrays, ids, step.occurrences_in(len(ids)))
         of_samples = ids[: len(step.ids)]
         batch.nans = look_for_nans(self.on_nan, step.index, arrays, of_samples, self.nan_counts)
-        batch.arrays = self.convert(arrays)
+        batch.arrays = arrays if self.convert is None else self.convert(arrays)
 
 
+@dataclass(eq=False)
 class Finishes:
-    """The batches of one run that are finished, until they are taken."""
+    """The batches of one run that are finished, until they are taken.
 
-    def __init__(
-        self,
-        parts: EngineParts,
-        finisher: Finisher,
-        num_steps: int,
-        last_size: int,
-        outbox: Outbox | None,
-    ) -> None:
-        self._parts = parts
-        self._finisher = finisher
-        self._num_steps = num_steps
-        self._last_size = last_size
-        self._outbox = outbox
-        self._done: dict[int, OpenBatch] = {}
-        self._lock = threading.Lock()
-        # The last row before the last batch, and that batch while it waits for the row.
-        self._last_rows: Arrays | None = None
-        self._last_id = -1
-        self._waiting: OpenBatch | None = None
+    `last_size`: rows up to which the last batch is filled up; 0 to leave it as it is.
+    """
+
+    parts: EngineParts
+    finisher: Finisher
+    num_steps: int
+    last_size: int
+    outbox: Outbox | None
+    _done: dict[int, OpenBatch] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    # The last row before the last batch, and that batch while it waits for the row.
+    _last_rows: Arrays | None = None
+    _last_id: int = -1
+    _waiting: OpenBatch | None = None
 
     def is_needed(self, index: int) -> bool:
         """Whether a batch is finished here, even if all its rows are there."""
-        is_filled = self._last_size > 0 and index + 2 >= self._num_steps
-        is_sent = self._outbox is not None
-        return is_sent or is_filled or bool(self._parts.borders) or self._finisher.is_needed(index)
+        is_filled = self.last_size > 0 and index + 2 >= self.num_steps
+        is_sent = self.outbox is not None
+        return is_sent or is_filled or bool(self.parts.borders) or self.finisher.is_needed(index)
 
     def finish(self, batch: OpenBatch) -> list[int]:
         """Finish a batch, and one that waited for it. Return the numbers of those that are done."""
         index = batch.step.index
-        if self._last_size and not len(batch.step.ids):
+        if self.last_size and not len(batch.step.ids):
             with self._lock:
                 if self._last_rows is None:
                     self._waiting = batch
@@ -127,7 +111,7 @@ class Finishes:
         self._apply(batch)
         with self._lock:
             self._done[index] = batch
-            if index + 2 != self._num_steps or self._waiting is None:
+            if index + 2 != self.num_steps or self._waiting is None:
                 return [index]
             waiting, self._waiting = self._waiting, None
         return [index, *self.finish(waiting)]
@@ -136,7 +120,7 @@ class Finishes:
         """Take a batch, given its memory unless it was sent, as its user gets it."""
         with self._lock:
             batch = self._done.pop(step.index, None)
-        fields = self._parts.fields
+        fields = self.parts.fields
         if batch is not None and batch.error is not None:
             # Whoever keeps the error must not keep the memory, too.
             batch.arrays, batch.room = {}, None
@@ -181,16 +165,16 @@ class Finishes:
         try:
             if batch.error is not None:
                 return
-            self._parts.fill_borders(batch.arrays, batch.step.ids)
+            self.parts.fill_borders(batch.arrays, batch.step.ids)
             batch.replace_bad_rows()
             self._pad(batch)
-            if self._finisher.is_needed(batch.step.index):
-                self._finisher.apply(batch, self._padded_ids(batch.step))
-            if self._outbox is not None:
+            if self.finisher.is_needed(batch.step.index):
+                self.finisher.apply(batch, self._padded_ids(batch.step))
+            if self.outbox is not None:
                 if batch.parcel is not None:
                     batch.arrays = unpack(batch.parcel, batch.room)
                 batch.room = None
-                batch.sent = self._outbox.send(batch.arrays)
+                batch.sent = self.outbox.send(batch.arrays)
         except Abandoned:
             raise
         except BaseException as error:
@@ -198,7 +182,7 @@ class Finishes:
 
     def _padded_ids(self, step: BatchRows) -> Ints:
         """Ids of all rows of a batch, with those that fill it up."""
-        num_more = self._last_size - len(step.ids)
+        num_more = self.last_size - len(step.ids)
         if num_more <= 0:
             return step.ids
         last = step.ids[-1] if len(step.ids) else self._last_id
@@ -206,7 +190,7 @@ class Finishes:
 
     def _pad(self, batch: OpenBatch) -> None:
         """Fill a short batch up with its last row, or with that of the batch before it."""
-        if not self._last_size:
+        if not self.last_size:
             return
         num_rows = len(batch.step.ids)
         for name, array in batch.arrays.items():
@@ -215,7 +199,7 @@ class Finishes:
             else:
                 assert self._last_rows is not None
                 array[:] = self._last_rows[name]
-        if batch.step.index + 2 == self._num_steps:
+        if batch.step.index + 2 == self.num_steps:
             rows = {name: array[num_rows - 1].copy() for name, array in batch.arrays.items()}
             with self._lock:
                 self._last_id, self._last_rows = int(batch.step.ids[-1]), rows

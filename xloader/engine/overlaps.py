@@ -11,7 +11,6 @@ Along one dimension, the window of a row against a block::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -21,8 +20,8 @@ from xloader.core.axis import Ints, fold_blocks
 from xloader.core.footprint import Access, Group, expand_ranges
 from xloader.engine.buffers import ArrayKind, LeasedPool
 
-_NUM_COLUMNS = 3
-"""Rows of a table of hits before those of single dimensions."""
+NUM_COLUMNS: Final = 3
+"""Rows of a table of hits before those of single dimensions; see `HitFinder.find`."""
 
 _SPARE: Final = 24
 """Hits for which a table has room at least. These are three cache lines of a column."""
@@ -31,65 +30,6 @@ _MOST_DIMS: Final = 64
 """The most windowed dimensions of the compiled function."""
 
 _ARGUMENTS: Final = (ADDRESS, NUMBER, ADDRESS, NUMBER, ADDRESS, NUMBER)
-
-
-@dataclass(frozen=True, slots=True)
-class Hits:
-    """The parts of blocks that rows take for one access: one hit per row and block that it touches.
-
-    All numbers are in one table, which C reads: for each hit its row, its residence (one stay of a
-    block in memory), whether block and window consist of the same elements, and then ``lo``,
-    ``size``, ``begin`` and ``extent`` along each windowed dimension; 0 where the group lacks it.
-    """
-
-    table: Ints
-
-    def __len__(self) -> int:
-        return int(self.table.shape[1])
-
-    @property
-    def rows(self) -> Ints:
-        """The row of each hit, ascending."""
-        return self._column(0)
-
-    @property
-    def residences(self) -> Ints:
-        """The residence that holds the block."""
-        return self._column(1)
-
-    @property
-    def is_whole(self) -> Ints:
-        """1 where block and window consist of the same elements, else 0."""
-        return self._column(2)
-
-    @property
-    def lo(self) -> Ints:
-        """Per windowed dimension, the first element of the window that is taken."""
-        return self._columns(0)
-
-    @property
-    def size(self) -> Ints:
-        """Per windowed dimension, the number of elements taken."""
-        return self._columns(1)
-
-    @property
-    def begin(self) -> Ints:
-        """Per windowed dimension, the first element of the block taken."""
-        return self._columns(2)
-
-    @property
-    def extent(self) -> Ints:
-        """Per windowed dimension, the number of elements of the block."""
-        return self._columns(3)
-
-    def _column(self, number: int) -> Ints:
-        column: Ints = self.table[number]
-        return column
-
-    def _columns(self, number: int) -> Ints:
-        num_dims = (len(self.table) - _NUM_COLUMNS) // 4
-        first = _NUM_COLUMNS + number * num_dims
-        return self.table[first : first + num_dims]
 
 
 class HitFinder:
@@ -115,22 +55,24 @@ class HitFinder:
         self._edges = [None if line is None else line.edges for line in group.lines]
         self._dims = self._describe_dims()
 
-    def find(self, firsts: Ints, pool: LeasedPool | None = None) -> tuple[Hits, Ints]:
-        """Find the hits of rows.
+    def find(self, firsts: Ints, pool: LeasedPool | None = None) -> Ints:
+        """Find the hits of rows: one for each row and block that it touches.
 
         Parameters
         ----------
         firsts : numpy.ndarray of int64, shape (n, num_dims)
             Per row, the first element of its window.
         pool : LeasedPool, optional
-            Gives memory for the table of hits; by default it is newly allocated.
+            Gives memory for the table; by default it is newly allocated.
 
         Returns
         -------
-        hits : Hits
-            The hits. The caller sets their ``residences``.
-        blocks : numpy.ndarray of int64
-            Per hit, the number of the block in the group. It may share memory with ``residences``.
+        numpy.ndarray of int64, shape (3 + 4 * num_dims, num_hits)
+            Of each hit its row, ascending, the number of its block in the group, and 1 where block
+            and window consist of the same elements, else 0. Then, along each windowed dimension,
+            the first element of the window that is taken, along each the number of elements taken,
+            the first element of the block taken, and the number of elements of the block; 0 where
+            the group lacks the dimension.
         """
         if self._function is None:
             return _find_with_numpy(self._group, self._access, firsts)
@@ -142,13 +84,12 @@ class HitFinder:
         while size > room:
             # Columns a power of two apart would share few lines of the processor's cache.
             room = size + _SPARE
-            kind = ArrayKind((_NUM_COLUMNS + 4 * num_dims, room), np.dtype(np.int64))
+            kind = ArrayKind((NUM_COLUMNS + 4 * num_dims, room), np.dtype(np.int64))
             table = np.empty(*kind) if pool is None else pool.take(kind)
             size = self._function(*given, address_of(table), room)
             # Tables of more hits differ in size, so that none could be used again.
             pool = None
-        hits = Hits(table[:, :size])
-        return hits, fold_blocks(hits.residences, self._group.lines)
+        return _folded(table[:, :size], self._group)
 
     def _describe_dims(self) -> Ints:
         """The windowed dimensions, as ``find_hits.c`` takes them."""
@@ -172,33 +113,32 @@ def finders_of(
     ]
 
 
-def _find_with_numpy(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:
+def _folded(hits: Ints, group: Group) -> Ints:
+    """The hits, with the blocks that are stored."""
+    hits[1] = fold_blocks(hits[1], group.lines)
+    return hits
+
+
+def _find_with_numpy(group: Group, access: Access, firsts: Ints) -> Ints:
     rows, indices = _touched(group, access, firsts)
-    hits = Hits(np.zeros((_NUM_COLUMNS + 4 * len(access), len(rows)), np.int64))
-    hits.table[0] = rows
+    hits = np.zeros((NUM_COLUMNS + 4 * len(access), len(rows)), np.int64)
+    hits[0], hits[2] = rows, 1
     is_hit = np.ones(len(rows), np.bool_)
-    is_whole = np.ones(len(rows), np.bool_)
-    blocks = np.zeros(len(rows), np.int64)
     for dim, (line, span) in enumerate(zip(group.lines, access, strict=True)):
         if line is None or span is None:
             continue
         offset, step, count = span
         index = indices[dim]
-        blocks = blocks * line.num_blocks + index
+        hits[1] = hits[1] * line.num_blocks + index
         edge = line.edges[index]
         extent = line.edges[index + 1] - edge
         first = firsts[rows, dim] + offset - edge
         low = np.maximum(-(first // step), 0)
         size = np.minimum(-((first - extent) // step), count) - low
         is_hit &= size > 0
-        is_whole &= (size == count) & (extent == count)
-        hits.lo[dim], hits.size[dim], hits.extent[dim] = low, size, extent
-        hits.begin[dim] = first + low * step
-    hits.is_whole[:] = is_whole
-    blocks = fold_blocks(blocks, group.lines)
-    if is_hit.all():
-        return hits, blocks
-    return Hits(np.ascontiguousarray(hits.table[:, is_hit])), blocks[is_hit]
+        hits[2] &= (size == count) & (extent == count)
+        hits[NUM_COLUMNS + dim :: len(access)] = low, size, first + low * step, extent
+    return _folded(np.ascontiguousarray(hits[:, is_hit]), group)
 
 
 def _touched(group: Group, access: Access, firsts: Ints) -> tuple[Ints, list[Ints]]:

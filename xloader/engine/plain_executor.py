@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -21,8 +21,9 @@ from xloader.compiled.library import address_of
 from xloader.core.axis import Ints
 from xloader.engine.assembly import EngineParts
 from xloader.engine.block_layout import BlockSlot
-from xloader.engine.buffers import Arrays, BlockPool, Buffer
-from xloader.engine.executor import (
+from xloader.engine.buffers import Arrays, Buffer, allocate
+from xloader.engine.field_places import Stack
+from xloader.engine.native_executor import (
     DECODE_FETCHED,
     EVERY_CHUNK,
     FINISH_BATCH,
@@ -34,11 +35,12 @@ from xloader.engine.executor import (
     Figures,
     Limits,
     LoadPlace,
+    NativeExecutor,
     WorkItem,
 )
-from xloader.engine.field_places import Stack
 from xloader.engine.program import COPY_COLUMNS, Segment
 from xloader.engine.tables import Tables
+from xloader.engine.tally import Gauge
 
 _MOST_COPIES_AHEAD: Final = 1 << 16
 """Copies of batches that are not open, beyond which the program is not made further."""
@@ -86,12 +88,35 @@ class _Batch:
 
 
 class PlainBlocks(BlockMemory):
-    """Memory of decoded blocks, of which at most ``capacity`` bytes are in use at a time."""
+    """Memory of decoded blocks, of which at most ``capacity`` bytes are in use at a time.
+
+    `take` does not check that: call `has_room` first. Its user holds a lock.
+    """
 
     def __init__(self, capacity: int, tables: Tables) -> None:
         super().__init__(tables)
-        self.pool = BlockPool(capacity)
+        self._capacity = capacity
+        self.used_nbytes = 0
         self.buffers: dict[int, Buffer] = {}
+        # Buffers that nothing needs, by their size.
+        self._free: defaultdict[int, list[Buffer]] = defaultdict(list)
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether so many more bytes may be taken."""
+        return self.used_nbytes + nbytes <= self._capacity
+
+    def take(self, nbytes: int) -> Buffer:
+        """A buffer of exactly so many bytes, a free one of that size if there is one."""
+        self.used_nbytes += nbytes
+        if self._free[nbytes]:
+            buffer = self._free[nbytes].pop()
+        else:
+            free_nbytes = sum(size * len(buffers) for size, buffers in self._free.items())
+            if self.used_nbytes + free_nbytes > self._capacity:
+                self._free.clear()
+            buffer = allocate(nbytes)
+        self.buffers[address_of(buffer)] = buffer
+        return buffer
 
     def view(self, address: int, nbytes: int) -> NDArray[np.uint8]:
         """The buffer of a block."""
@@ -100,11 +125,12 @@ class PlainBlocks(BlockMemory):
     def give_back(self, buffer: Buffer) -> None:
         """Take back the buffer of a block that nothing needs any more."""
         del self.buffers[address_of(buffer)]
-        self.pool.give_back(buffer)
+        self.used_nbytes -= buffer.nbytes
+        self._free[buffer.nbytes].append(buffer)
 
 
 class PlainExecutor:
-    """Carries out one program, as `xloader.engine.executor.Executor` says."""
+    """Carries out one program, as `NativeExecutor` does."""
 
     def __init__(
         self,
@@ -137,8 +163,8 @@ class PlainExecutor:
         self._reads: Counter[int] = Counter()
         self._nbytes: Counter[int] = Counter()
         self._num_copies_ahead = 0
-        self._num_loading = self._num_working = self._awaited_ns = self._unasked_ns = 0
-        self._is_awaited, self._since_ns = False, time.perf_counter_ns()
+        self._num_loading = 0
+        self._working, self._is_awaited, self._since = Gauge(), False, time.perf_counter()
         self._copy_ns = self._peak_nbytes = self._flight_nbytes = 0
         self.num_reads = 0
 
@@ -181,7 +207,7 @@ class PlainExecutor:
             self._changed.notify_all()
 
     def take(self, seconds: float) -> int | None:
-        """Wait for the next batch, up to a time; see `Executor.take`."""
+        """Wait for the next batch, up to a time; see `NativeExecutor.take`."""
         with self._changed:
             self._mark(0)
             self._is_awaited = True
@@ -223,7 +249,7 @@ class PlainExecutor:
                 self._fill(batch)
 
     def note_fetched(self, number: int) -> None:
-        """Note that chunks of a load were fetched; see `Executor.note_fetched`."""
+        """Note that chunks of a load were fetched; see `NativeExecutor.note_fetched`."""
         with self._changed:
             if number < self._next_load:
                 self._to_decode.append(number)
@@ -293,16 +319,16 @@ class PlainExecutor:
             self._changed.notify_all()
 
     def figures(self) -> tuple[Figures, NDArray[np.int64], NDArray[np.int64]]:
-        """Figures so far; see `Executor.figures`."""
+        """Figures so far; see `NativeExecutor.figures`."""
         with self._changed:
             figures = Figures(
                 copy_ns=self._copy_ns,
                 peak_nbytes=self._peak_nbytes,
                 flight_nbytes=self._flight_nbytes,
                 num_threads=self._limits.most_loading_hands,
-                num_working=self._num_working,
-                awaited_ns=self._awaited_ns,
-                unasked_ns=self._unasked_ns,
+                num_working=self._working.num,
+                awaited_ns=int(self._working.awaited_seconds * 1e9),
+                unasked_ns=int(self._working.unasked_seconds * 1e9),
                 peak_working=self._limits.most_loading_hands,
                 num_ready=sum(batch.is_final for batch in self._batches.values()),
             )
@@ -347,13 +373,10 @@ class PlainExecutor:
 
     def _mark(self, change: int) -> None:
         """Count the time that threads were at work, and how many are from now on."""
-        now = time.perf_counter_ns()
-        spent, self._since_ns = self._num_working * (now - self._since_ns), now
-        if self._is_awaited:
-            self._awaited_ns += spent
-        else:
-            self._unasked_ns += spent
-        self._num_working += change
+        now = time.perf_counter()
+        self._working.pass_time(now - self._since, is_awaited=self._is_awaited)
+        self._working.change(change)
+        self._since = now
 
     def _has_next(self) -> bool:
         batch = self._batches.get(self._num_taken)
@@ -433,18 +456,16 @@ class PlainExecutor:
         """Give a load memory, if there is enough; or find that its batch is open."""
         if load.batch >= 0:
             return self._batches[load.batch].is_open
-        pool = self._blocks.pool
-        if not pool.has_room(load.nbytes):
+        if not self._blocks.has_room(load.nbytes):
             return False
-        load.buffer = pool.take(load.nbytes)
-        self._blocks.buffers[address_of(load.buffer)] = load.buffer
+        load.buffer = self._blocks.take(load.nbytes)
         self._place(load)
         self._weigh()
         return True
 
     def _weigh(self) -> None:
         batches = (self._num_slots_used + min(self._num_taken, 1)) * self._limits.batch_nbytes
-        most = batches + self._blocks.pool.used_nbytes + self._flight_nbytes
+        most = batches + self._blocks.used_nbytes + self._flight_nbytes
         self._peak_nbytes = max(self._peak_nbytes, most)
 
     def _count_down(self, number: int) -> None:
@@ -487,6 +508,10 @@ class PlainExecutor:
                 batch.gaps.append((row, number))
             self._fill(batch)
             self._count_down(number)
+
+
+Executor = NativeExecutor | PlainExecutor
+"""Carries out one program. Any thread may call it, also while others wait in it."""
 
 
 def copy_part(

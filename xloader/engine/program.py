@@ -28,7 +28,7 @@ from xloader.core.footprint import Footprint, Group
 from xloader.engine.assembly import EngineParts
 from xloader.engine.batches import BatchRows
 from xloader.engine.buffers import LeasedPool
-from xloader.engine.overlaps import Hits, finders_of
+from xloader.engine.overlaps import NUM_COLUMNS, finders_of
 from xloader.engine.tables import MOST_DIMS, Tables
 from xloader.order.step_dealer import LOOK_SIZE, Dealer
 from xloader.planning.epoch import Lane
@@ -88,23 +88,10 @@ class Segment:
     is_finished: Ints
     ends: Ints
 
-    def __repr__(self) -> str:
-        first, last = self.first_load, self.first_load + len(self.loads)
-        steps = [batch.index for batch in self.batches]
-        return (
-            f"Segment(steps {min(steps, default=0)} to {max(steps, default=0)}, "
-            f"loads {first} to {last}, {len(self.copies)} copies, {len(self.ends)} ends)"
-        )
-
     def tables(self) -> dict[str, NDArray[Any]]:
         """The tables by name, as a program is saved."""
-        return {
-            "loads": self.loads,
-            "copies": self.copies,
-            "copy_ends": self.copy_ends,
-            "is_finished": self.is_finished,
-            "ends": self.ends,
-        }
+        names = "loads", "copies", "copy_ends", "is_finished", "ends"
+        return {name: getattr(self, name) for name in names}
 
 
 class Segments(Protocol):
@@ -122,10 +109,6 @@ class Segments(Protocol):
 
     def next_segment(self, is_finished: Callable[[int], bool]) -> Segment:
         """Make the next segment, given which batches Python finishes."""
-        ...
-
-    def close(self) -> None:
-        """Release memory. No thread may make a segment any more."""
         ...
 
 
@@ -168,7 +151,8 @@ class Program:
         counts = _joined([lane.order.count for lane in lanes])
         self._rows_left = np.array(counts, np.int64)
         self._is_begun = np.zeros(len(counts), np.uint8)
-        self._maker = _CompiledMaker.make(tables) or _PlainMaker(tables)
+        is_compiled = all(_functions()) and tables.in_c.num_dims <= MOST_DIMS
+        self._make_tables = _make_in_c if is_compiled else _make_in_python
 
     @property
     def is_over(self) -> bool:
@@ -184,7 +168,9 @@ class Program:
         dealt = self._dealer.take(num_steps)
         positions = self._footprint.positions_of(dealt.ids)
         firsts = self._footprint.windows.firsts_of(positions)
-        hits = [own for finders in self._finders for own in self._hits(finders, firsts)]
+        hits = [
+            finder.find(firsts, self._table_pool) for finders in self._finders for finder in finders
+        ]
         num_regions: list[int | None] = [None] * num_steps
         if self._regions is not None:
             num_regions = self._regions.count(positions, dealt.edges).tolist()
@@ -202,33 +188,20 @@ class Program:
             )
         entries = np.ascontiguousarray(dealt.entries, np.int64)
         edges = np.ascontiguousarray(dealt.edges, np.int64)
-        made = self._maker.make_tables(
-            _Rows(
-                self._needs, hits, entries, edges, self._next_load, self._is_begun, self._rows_left
-            )
+        first_load, begun, rows_left = self._next_load, self._is_begun, self._rows_left
+        made = self._make_tables(
+            self._tables, _Rows(self._needs, hits, entries, edges, first_load, begun, rows_left)
         )
         for number, group in enumerate(self._footprint.groups):
             members = np.flatnonzero(made.loads[:, 0] == number)
             made.loads[members, 6] = group.read_nbytes(made.loads[members, 1])
         flags = np.array([is_finished(batch.index) for batch in batches], np.int64)
         segment = Segment(
-            self._next_load, batches, made.loads, made.copies, made.copy_ends, flags, made.ends
+            first_load, batches, made.loads, made.copies, made.copy_ends, flags, made.ends
         )
         self._next_step += num_steps
         self._next_load += len(segment.loads)
         return segment
-
-    def close(self) -> None:
-        """Release memory. No thread may make a segment any more."""
-        self._maker.close()
-
-    def _hits(self, finders: Sequence[Any], firsts: Ints) -> list[Hits]:
-        found = []
-        for finder in finders:
-            hits, blocks = finder.find(firsts, self._table_pool)
-            hits.residences[:] = blocks
-            found.append(hits)
-        return found
 
 
 class _Needs:
@@ -323,7 +296,7 @@ class _Rows(NamedTuple):
     """
 
     needs: Sequence[_Needs]
-    hits: Sequence[Hits]
+    hits: Sequence[Ints]
     entries: Ints
     edges: Ints
     first_load: int
@@ -360,118 +333,100 @@ class _MadeInC(ctypes.Structure):
     )
 
 
-class _CompiledMaker:
-    """Makes the tables of segments by the compiled library."""
-
-    def __init__(self, tables: Tables, function: Function) -> None:
-        self._tables = tables
-        self._function = function
-        self._made = _MadeInC()
-        free = find_function("xloader_free_made", (ADDRESS,))
-        assert free is not None
-        self._free = free
-
-    @classmethod
-    def make(cls, tables: Tables) -> _CompiledMaker | None:
-        """The maker; None without the library, or for more dimensions than that has room for."""
-        function = find_function("xloader_make_segment", (ADDRESS,))
-        return cls(tables, function) if function and tables.in_c.num_dims <= MOST_DIMS else None
-
-    def close(self) -> None:
-        """Free the memory of C, which no finalizer does: Ctrl-C within one would be lost."""
-        made, self._made = self._made, _MadeInC()
-        self._free(ctypes.addressof(made))
-
-    def make_tables(self, rows: _Rows) -> _Made:
-        """The loads, copies, ends of batches and ends of a segment."""
-        needs_in_c = np.array([own.row() for own in rows.needs], np.int64)
-        hits_in_c = np.array(
-            [(address_of(own.table), own.table.strides[0] // 8, len(own)) for own in rows.hits],
-            np.int64,
-        )
-        copy_ends = np.zeros(len(rows.edges) - 1, np.int64)
-        making = _MakingInC(
-            self._tables.address,
-            *(own.ctypes.data for own in (needs_in_c, hits_in_c, rows.entries, rows.edges)),
-            len(rows.edges) - 1,
-            rows.first_load,
-            *(own.ctypes.data for own in (rows.is_begun, rows.rows_left, copy_ends)),
-            ctypes.addressof(self._made),
-        )
-        if not self._function(ctypes.addressof(making)):
+def _make_in_c(tables: Tables, rows: _Rows) -> _Made:
+    """The tables of a segment, by the compiled library."""
+    make, free = _functions()
+    assert make is not None
+    assert free is not None
+    needs_in_c = np.array([own.row() for own in rows.needs], np.int64)
+    hits_in_c = np.array(
+        [(address_of(own), own.strides[0] // 8, own.shape[1]) for own in rows.hits], np.int64
+    )
+    copy_ends, made = np.zeros(len(rows.edges) - 1, np.int64), _MadeInC()
+    making = _MakingInC(
+        tables.address,
+        *(own.ctypes.data for own in (needs_in_c, hits_in_c, rows.entries, rows.edges)),
+        len(rows.edges) - 1,
+        rows.first_load,
+        *(own.ctypes.data for own in (rows.is_begun, rows.rows_left, copy_ends)),
+        ctypes.addressof(made),
+    )
+    try:
+        if not make(ctypes.addressof(making)):
             raise MemoryError
-        made, num_dims = self._made, self._tables.in_c.num_dims
-        loads = _copied(made.loads, (made.num_loads, len(LOAD_COLUMNS)), np.int64)
-        width = len(COPY_COLUMNS) + 3 * num_dims
-        copies = _copied(made.copies, (made.num_copies, width), np.int32)
-        ends = _copied(made.ends, (made.num_ends,), np.int64)
-        return _Made(loads, copies, copy_ends, ends)
-
-
-class _PlainMaker:
-    """Makes the tables of segments as ``segments.c`` does, without the library."""
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-        self._groups = [row[0] for row in tables.arrays["routes"].tolist()]
-
-    def close(self) -> None:
-        """Nothing has to be released."""
-
-    def make_tables(self, rows: _Rows) -> _Made:
-        """The loads, copies, ends of batches and ends of a segment."""
-        is_resident = bool(self._tables.in_c.is_resident)
-        needs, hits, entries, edges, first_load, is_begun, rows_left = rows
-        loads: list[list[int]] = []
-        copies: list[list[int]] = []
-        ends: list[int] = []
-        for entry in entries.tolist():
-            if is_begun[entry]:
-                continue
-            is_begun[entry] = 1
-            for number, own in enumerate(needs):
-                for residence in own.residences_of(entry):
-                    if own.load_of[residence] < 0:
-                        own.load_of[residence] = first_load + len(loads)
-                        block = int(own.blocks[residence])
-                        address = 0 if own.addresses is None else int(own.addresses[residence])
-                        nbytes = self._tables.block_nbytes(number, block)
-                        loads.append([number, block, nbytes, -1, 0, address, 0, -1])
-        copy_ends = np.zeros(len(edges) - 1, np.int64)
-        columns = [own.table[: 3 + 3 * self._tables.in_c.num_dims].T.tolist() for own in hits]
-        places = [0] * len(hits)
-        for batch, (begin, end) in enumerate(itertools.pairwise(edges.tolist())):
-            for route, taken in enumerate(columns):
-                own = needs[self._groups[route]]
-                while places[route] < len(taken) and taken[places[route]][0] < end:
-                    row, block, is_whole, *box = taken[places[route]]
-                    places[route] += 1
-                    residence = own.find(int(entries[row]), block, is_resident=is_resident)
-                    load = int(own.load_of[residence])
-                    if load >= first_load and loads[load - first_load][7] < 0:
-                        loads[load - first_load][7] = row
-                    is_only = own.num_samples is not None and own.num_samples[residence] == 1
-                    if is_whole and is_only and load >= first_load:
-                        loads[load - first_load][3:5] = batch, row - begin
-                    else:
-                        copies.append([load, route, batch, row - begin, *box])
-            copy_ends[batch] = len(copies)
-        for entry in entries.tolist():
-            rows_left[entry] -= 1
-            if rows_left[entry] or is_resident:
-                continue
-            for own in needs:
-                for residence in own.residences_of(entry):
-                    own.entries_left[residence] -= 1
-                    if not own.entries_left[residence]:
-                        ends.append(int(own.load_of[residence]))
-        width = len(COPY_COLUMNS) + 3 * self._tables.in_c.num_dims
+        width = len(COPY_COLUMNS) + 3 * tables.in_c.num_dims
         return _Made(
-            np.array(loads, np.int64).reshape(-1, len(LOAD_COLUMNS)),
-            np.array(copies, np.int32).reshape(-1, width),
+            _copied(made.loads, (made.num_loads, len(LOAD_COLUMNS)), np.int64),
+            _copied(made.copies, (made.num_copies, width), np.int32),
             copy_ends,
-            np.array(ends, np.int64),
+            _copied(made.ends, (made.num_ends,), np.int64),
         )
+    finally:
+        free(ctypes.addressof(made))
+
+
+def _functions() -> tuple[Function | None, Function | None]:
+    """The functions that make the tables of a segment, and free them."""
+    names = "xloader_make_segment", "xloader_free_made"
+    make, free = (find_function(name, (ADDRESS,)) for name in names)
+    return make, free
+
+
+def _make_in_python(tables: Tables, rows: _Rows) -> _Made:
+    """The tables of a segment, as ``segments.c`` makes them."""
+    is_resident = bool(tables.in_c.is_resident)
+    groups = tables.arrays["routes"][:, 0].tolist()
+    needs, hits, entries, edges, first_load, is_begun, rows_left = rows
+    loads: list[list[int]] = []
+    copies: list[list[int]] = []
+    ends: list[int] = []
+    for entry in entries.tolist():
+        if is_begun[entry]:
+            continue
+        is_begun[entry] = 1
+        for number, own in enumerate(needs):
+            for residence in own.residences_of(entry):
+                if own.load_of[residence] < 0:
+                    own.load_of[residence] = first_load + len(loads)
+                    block = int(own.blocks[residence])
+                    address = 0 if own.addresses is None else int(own.addresses[residence])
+                    nbytes = tables.block_nbytes(number, block)
+                    loads.append([number, block, nbytes, -1, 0, address, 0, -1])
+    copy_ends = np.zeros(len(edges) - 1, np.int64)
+    columns = [own[: NUM_COLUMNS + 3 * tables.in_c.num_dims].T.tolist() for own in hits]
+    places = [0] * len(hits)
+    for batch, (begin, end) in enumerate(itertools.pairwise(edges.tolist())):
+        for route, taken in enumerate(columns):
+            own = needs[groups[route]]
+            while places[route] < len(taken) and taken[places[route]][0] < end:
+                row, block, is_whole, *box = taken[places[route]]
+                places[route] += 1
+                residence = own.find(int(entries[row]), block, is_resident=is_resident)
+                load = int(own.load_of[residence])
+                if load >= first_load and loads[load - first_load][7] < 0:
+                    loads[load - first_load][7] = row
+                is_only = own.num_samples is not None and own.num_samples[residence] == 1
+                if is_whole and is_only and load >= first_load:
+                    loads[load - first_load][3:5] = batch, row - begin
+                else:
+                    copies.append([load, route, batch, row - begin, *box])
+        copy_ends[batch] = len(copies)
+    for entry in entries.tolist():
+        rows_left[entry] -= 1
+        if rows_left[entry] or is_resident:
+            continue
+        for own in needs:
+            for residence in own.residences_of(entry):
+                own.entries_left[residence] -= 1
+                if not own.entries_left[residence]:
+                    ends.append(int(own.load_of[residence]))
+    width = len(COPY_COLUMNS) + 3 * tables.in_c.num_dims
+    return _Made(
+        np.array(loads, np.int64).reshape(-1, len(LOAD_COLUMNS)),
+        np.array(copies, np.int32).reshape(-1, width),
+        copy_ends,
+        np.array(ends, np.int64),
+    )
 
 
 def _copied(address: int | None, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:

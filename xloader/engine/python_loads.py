@@ -15,7 +15,7 @@ from xloader.core.footprint import Group
 from xloader.engine.assembly import EngineParts
 from xloader.engine.block_layout import BlockSlot
 from xloader.engine.block_reader import Bundle
-from xloader.engine.executor import LoadPlace
+from xloader.engine.native_executor import LoadPlace
 from xloader.engine.threads import Deadlines
 from xloader.errors import ChunkError, CorruptChunkError
 from xloader.sources.base import Outcome

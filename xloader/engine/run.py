@@ -28,7 +28,9 @@ from xloader.core.messages import warn_caller
 from xloader.engine.assembly import EngineParts
 from xloader.engine.batches import BatchRows, Delivery, OpenBatch, Outbox, warn_of_skipped
 from xloader.engine.block_reader import Bundle
-from xloader.engine.executor import (
+from xloader.engine.fetches_ahead import FetchesAhead
+from xloader.engine.finishes import Finisher, Finishes
+from xloader.engine.native_executor import (
     DECODE_ALONE,
     EVERY_CHUNK,
     FINISH_BATCH,
@@ -38,20 +40,17 @@ from xloader.engine.executor import (
     MAKE_SEGMENT,
     MOST_WAIT_SECONDS,
     BlockMemory,
-    Executor,
     Limits,
+    NativeBlocks,
+    NativeExecutor,
     WorkItem,
 )
-from xloader.engine.fetches_ahead import FetchesAhead
-from xloader.engine.finishes import Finisher, Finishes
-from xloader.engine.native_executor import NativeBlocks, NativeExecutor
-from xloader.engine.plain_executor import PlainBlocks, PlainExecutor
+from xloader.engine.plain_executor import Executor, PlainBlocks, PlainExecutor
 from xloader.engine.program import Segments
 from xloader.engine.python_loads import LoadTask, PythonLoads
 from xloader.engine.tables import Tables, can_run_natively
-from xloader.engine.tally import Gauge, Tally, no_refresh
+from xloader.engine.tally import Gauge, Tally, WorkClock, WorkTime, no_refresh
 from xloader.engine.threads import LONG_SECONDS, MOST_SECONDS, SOME_SECONDS, Deadlines, Threads
-from xloader.engine.work_clock import WorkClock, WorkTime
 from xloader.errors import (
     ChunkError,
     ChunkWarning,
@@ -69,24 +68,56 @@ _SLICE_SECONDS: Final = MOST_WAIT_SECONDS or 0.2
 """Seconds of a wait, after which Python looks for Ctrl-C."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Job:
-    """The work of one run: its program, and everything that is needed to carry it out."""
+    """The work of one run: its program, and everything that is needed to carry it out.
+
+    `num_cores`: most threads that compute. `num_hands`: threads of Python. `num_ahead`: batches
+    that are made ahead, and `spare_nbytes`: of those in flight, bytes that some of them take.
+    `batch_nbytes`, `num_held`, `num_known`: as in `Limits`.
+    """
 
     program: Segments
     parts: EngineParts
     tables: Tables
     finisher: Finisher
-    last_size: int
-    num_ahead: int
     blocks: BlockMemory
-    limits: Limits
-    num_threads: int
+    num_cores: int
     num_hands: int
+    last_size: int = 0
+    num_ahead: int = 0
+    spare_nbytes: int = 0
+    batch_nbytes: int = 0
+    num_held: int = 0
+    num_known: int = 0
     on_error: OnError = "raise"
     outbox: Outbox | None = None
-    most_fetched_nbytes: int = 0
     ends_on_timeout: bool = False
+
+    @functools.cached_property
+    def scratch_nbytes(self) -> int:
+        """Memory for chunks that are fetched ahead and not decompressed right into place."""
+        return self.tables.scratch_nbytes(self.num_cores)
+
+    @property
+    def most_fetched_nbytes(self) -> int:
+        """Most bytes of chunks that are fetched ahead."""
+        return self.parts.in_flight_nbytes - self.scratch_nbytes
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that the executor keeps."""
+        chunk_nbytes = self.parts.footprint.max_chunk_nbytes
+        return Limits(
+            batch_nbytes=self.batch_nbytes,
+            in_flight_nbytes=self.parts.in_flight_nbytes - self.spare_nbytes,
+            most_chunk_nbytes=chunk_nbytes,
+            num_cores=self.num_cores,
+            num_held=self.num_held,
+            num_known=self.num_known,
+            most_scratch=max(1, self.scratch_nbytes // chunk_nbytes),
+            most_loading_hands=self.parts.num_threads,
+        )
 
 
 def make_blocks(parts: EngineParts, tables: Tables, capacity_nbytes: int) -> BlockMemory:
@@ -391,7 +422,7 @@ class Run:
         tally.peak_nbytes = max(tally.peak_nbytes, peak_nbytes)
         tally.flight_nbytes = figures.flight_nbytes
         tally.num_ready = figures.num_ready
-        tally.num_threads = max(min(figures.num_threads, self._job.num_threads), 1)
+        tally.num_threads = max(min(figures.num_threads, self._job.parts.num_threads), 1)
         tally.workers = Gauge(
             figures.num_working,
             figures.peak_working,
@@ -574,7 +605,6 @@ class Run:
             self._steps.clear()
             self._finishes.clear()
             if has_ended:
-                self._job.program.close()
                 self._executor.keep_blocks()
                 if self._ahead is not None:
                     self._ahead.clear()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Axis, Ints
-from xloader.engine.borders import Borders
+from xloader.engine.assembly import Borders
 from xloader.engine.change_watch import ChangeWatch
 from xloader.engine.threads import TaskThreads, ThreadTask
 from xloader.recipe.layout import FieldLayout, FieldPart

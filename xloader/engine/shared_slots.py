@@ -54,7 +54,10 @@ class SharedMemory:
     def __init__(self, nbytes: int) -> None:
         file = _open_file()
         try:
-            _reserve(file, nbytes)
+            os.truncate(file, nbytes)
+            # Otherwise a process would be killed at the first write for which there is no memory.
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file, 0, nbytes)
             self._hold(file)
         except OSError as error:
             os.close(file)
@@ -115,7 +118,7 @@ class SharedMemory:
         self._file, self.buffer = -1, np.empty(0, np.uint8)
 
     def _hold(self, file: int) -> None:
-        self.buffer = _map(file)
+        self.buffer = np.frombuffer(mmap.mmap(file, os.fstat(file).st_size), np.uint8)
         self._file = file
         # Also if nobody calls `close`.
         self._close: weakref.finalize[Any, Any] = weakref.finalize(self, os.close, file)
@@ -128,17 +131,6 @@ def _open_file() -> int:
     file, name = tempfile.mkstemp()
     os.unlink(name)
     return file
-
-
-def _reserve(file: int, nbytes: int) -> None:
-    os.truncate(file, nbytes)
-    # Otherwise a process would be killed at the first write for which there is no memory.
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file, 0, nbytes)
-
-
-def _map(file: int) -> Buffer:
-    return np.frombuffer(mmap.mmap(file, os.fstat(file).st_size), np.uint8)
 
 
 _MOST_KEPT = 2

@@ -109,10 +109,6 @@ class Tables:
             *(self.arrays[name].ctypes.data for name in NAMES),
         )
 
-    def __repr__(self) -> str:
-        sizes = ", ".join(f"{len(rows)} {name}" for name, rows in self.arrays.items())
-        return f"Tables({sizes})"
-
     @property
     def is_native(self) -> bool:
         """Whether native threads load all chunks."""
@@ -131,14 +127,14 @@ class Tables:
         flags = self.arrays["demands"][:, 0].tolist()
         return frozenset(name for name, flag in zip(self.variables, flags, strict=True) if flag)
 
-    def scratch_nbytes(self, max_chunk_nbytes: int, num_threads: int) -> int:
+    def scratch_nbytes(self, num_threads: int) -> int:
         """Memory for chunks that are fetched ahead and not decompressed right into place.
 
         It is taken from that for bytes in flight.
         """
         if not self.is_fetched.any():
             return 0
-        reader = self._parts.reader
+        reader, max_chunk_nbytes = self._parts.reader, self._parts.footprint.max_chunk_nbytes
         if not all(is_in_place(reader.stored(name)) for name in self.decoded_variables):
             most_nbytes = max(self._parts.in_flight_nbytes // 4, max_chunk_nbytes)
             return min(num_threads * max_chunk_nbytes, most_nbytes)

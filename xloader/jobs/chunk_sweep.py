@@ -157,13 +157,12 @@ def sweep_values(
     most_nbytes: int,
     num_threads: int,
     use: Callable[[ChunkValues], None],
-    part: slice = slice(None),
 ) -> int:
-    """Read all chunks of a variable once, or a part of them; the number of reads."""
+    """Read all chunks of a variable once; the number of reads."""
     whole, footprint = one_sample(recipe, name)
     with ChunkSweep(whole, footprint, most_nbytes, num_threads) as sweep:
         for group in footprint.groups:
-            needed = footprint.needed(group)[part]
+            needed = footprint.needed(group)
             for begin in range(0, len(needed), NUM_BLOCKS):
                 index = np.unravel_index(needed[begin : begin + NUM_BLOCKS], group.shape)
                 blocks = [tuple(row) for row in np.stack(index, axis=-1).tolist()]

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from xloader.loader.reports.batch_variance import BatchVariance
     from xloader.loader.reports.report import Report
     from xloader.planning.explain import Explanation
+    from xloader.recipe.recipe import Recipe
     from xloader.show.canvas import Picture
-    from xloader.show.cards import Card
+    from xloader.show.cards import Card, Drawing
 
 
 class Loader(ABC):
@@ -126,6 +127,21 @@ class Loader(ABC):
             return batch
         with names_function(f"collate_fn on a batch of {len(batch.ids)} samples"):
             return self.options.collate_fn(Rows(batch))
+
+    def _make_card(
+        self,
+        num_steps: int | None,
+        costs: Mapping[str, Explanation] | None,
+        recipes: Mapping[str, Recipe],
+        drawing: Drawing | None = None,
+    ) -> Card:
+        """The card of a loader, whose number of steps may not be known yet."""
+        from xloader.show.sample_cards import loader_card, option_facts
+
+        at, report = self._cursor.start, None if self._progress is None else self.report()
+        facts = option_facts(self.options, at.epoch, at.step, num_steps, is_closed=self._is_closed)
+        name = f"xloader.{self._name}"
+        return loader_card(name, self._in_words(), facts, costs, report, recipes, drawing)
 
     def _announce(self) -> None:  # noqa: B027
         """Warn of an epoch that is about to begin."""

@@ -150,20 +150,13 @@ class PlannedLoader(Loader):
         return PlannedLoader, (*arguments, self.device_path, self._sample_names)
 
     def _card(self) -> Card:
-        from xloader.show.sample_cards import loader_card, option_facts, show_rest
+        from xloader.show.sample_cards import show_rest
 
         # Ranks are not settled, and nothing is planned: to show a loader must not change it.
-        planned, at = self._resolver.planned, self._cursor.start
+        planned, explained = self._resolver.planned, self._explained.items()
+        costs = {show_rest(start.epoch, start.step): cost for (start, _), cost in explained}
         num_steps = None if planned is None else planned.num_steps
-        explained = self._explained.items()
-        return loader_card(
-            f"xloader.{self._name}",
-            self._in_words(),
-            option_facts(self.options, at.epoch, at.step, num_steps, is_closed=self._is_closed),
-            {show_rest(start.epoch, start.step): cost for (start, _), cost in explained},
-            None if self._progress is None else self.report(),
-            {"samples": self.recipe},
-        )
+        return self._make_card(num_steps, costs, {"samples": self.recipe})
 
     def _in_words(self) -> str:
         planned = self._resolver.planned

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.counter_rng import derive_key, draw_below
+from xloader.core.footprint import expand_ranges
 from xloader.core.messages import unknown
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import check_epoch
@@ -89,10 +90,8 @@ class BatchMembers:
         The result has shape (num_batches, n).
         """
         counts = np.zeros((self.num_batches, len(rows)))
-        for column, (begin, end) in enumerate(
-            zip(self.begins[rows].tolist(), self.begins[rows + 1].tolist(), strict=True)
-        ):
-            np.add.at(counts[:, column], self.batches[begin:end], 1.0)
+        columns, places = expand_ranges(self.begins[rows], self.begins[rows + 1])
+        np.add.at(counts, (self.batches[places], columns), 1.0)
         return counts
 
 

@@ -43,7 +43,7 @@ class Tiles:
     """The tiles of one dimension.
 
     Where windows wrap, tiles are counted along two turns of the dimension, one after the other, as
-    in `xloader.core.axis.Circle`.
+    in `xloader.core.axis.Line`.
     """
 
     axis: Axis | None
@@ -266,11 +266,7 @@ class Cohorts:
         """Boxes of the positions of the given cohorts."""
         is_line = len(self.shape) == 1
         indices = (cohorts,) if is_line else np.unravel_index(cohorts, self.shape)
-        pairs = list(zip(self.pieces, indices, strict=True))
-        return Boxes(
-            tuple(p.starts[index].astype(np.int64) for p, index in pairs),
-            tuple(p.starts[index + 1].astype(np.int64) for p, index in pairs),
-        )
+        return Boxes.between([pieces.starts for pieces in self.pieces], indices)
 
 
 def cut_cohorts(

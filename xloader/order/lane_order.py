@@ -34,7 +34,7 @@ from xloader.core.axis import Ints, int_dtype
 from xloader.core.boxes import Boxes
 from xloader.core.counter_rng import bijection, draw
 from xloader.core.footprint import expand_ranges
-from xloader.core.sorting import digit_order, distinct_near, spread_order
+from xloader.core.sorting import digit_order, distinct_near
 from xloader.core.windows import Windows
 from xloader.order.cohorts import Cohorts
 
@@ -213,7 +213,7 @@ class LaneOrder:
             return sorted_samples
         rows, ranks = expand_ranges(given, reached)
         entries = entries[rows]
-        by_key = spread_order(self.keys(entries, ranks))
+        by_key = np.argsort(self.keys(entries, ranks), kind="stable")
         return entries[by_key], ranks[by_key]
 
     def _by_spread_key(self, entries: Ints, given: Ints, reached: Ints) -> tuple[Ints, Ints] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -229,9 +230,7 @@ def least_nbytes(footprint: Footprint) -> int:
             columns = [dim_kinds.of_positions(positions) for dim_kinds, positions in pairs]
             numbers = np.union1d(numbers, np.ravel_multi_index(columns, shape))
     else:
-        # Every window is a sample, so the kinds that others outdo need not be examined.
-        outdoing = np.ix_(*(dim_kinds.outdoing() for dim_kinds in kinds))
-        numbers = np.ravel_multi_index(outdoing, shape).reshape(-1)
+        numbers = np.arange(math.prod(shape))
     keys, least = BlockNumbers(footprint), 0
     for begin in range(0, len(numbers), _PIECE_SIZE):
         along = np.unravel_index(numbers[begin : begin + _PIECE_SIZE], shape)
@@ -246,59 +245,31 @@ def least_nbytes(footprint: Footprint) -> int:
 
 @dataclass(frozen=True)
 class _Kinds:
-    """The kinds of positions along one dimension.
-
-    `reaches` has shape (num_kinds, num_columns).
-    """
+    """The kinds of positions along one dimension."""
 
     begins: Ints
     numbers: Ints
     examples: Ints
-    reaches: Ints
 
     @classmethod
     def of(cls, footprint: Footprint, dim: int) -> _Kinds:
         """Find the kinds along a dimension."""
-        windows = footprint.windows
-        spans = [
-            [
-                (line, span[0], span[0] + span[1] * (span[2] - 1))
-                for access in group.accesses
-                if (span := access[dim]) is not None
-            ]
-            for group in footprint.groups
-            if (line := group.lines[dim]) is not None
-        ]
-        cuts = [np.zeros(1, np.int64)]
-        for line, first, last in itertools.chain(*spans):
-            cuts += [windows.num_before(dim, line.edges[1:-1] - at) for at in {first, last}]
-        begins = np.sort(np.concatenate(cuts), kind="stable")
-        begins = begins[begins < windows.num_positions[dim]]
-        begins = begins[np.diff(begins, prepend=-1) > 0]
-        starts = windows.starts_of(dim, begins)
-        columns: list[Ints] = [np.zeros(len(begins), np.int64)]
-        for group_spans in spans:
-            origin: Ints | None = None
-            for line, first, last in group_spans:
+        begins = footprint.block_starts[dim][:-1]
+        starts = footprint.windows.starts_of(dim, begins)
+        columns: list[Ints] = []
+        for group in footprint.groups:
+            line, origin = group.lines[dim], None
+            for span in [access[dim] for access in group.accesses]:
+                if line is None or span is None:
+                    continue
+                first, step, count = span
                 lo = line.edges[line.block_of(starts + first)]
-                hi = line.edges[line.block_of(starts + last) + 1]
+                hi = line.edges[line.block_of(starts + first + step * (count - 1)) + 1]
                 origin = lo if origin is None else origin
                 columns += [origin - lo, hi - origin]
         kinds = number_rows(columns, len(begins))
         _, at, numbers = np.unique(kinds, return_index=True, return_inverse=True)
-        return cls(begins, numbers, begins[at], np.stack(columns, axis=-1)[at])
-
-    def outdoing(self) -> Ints:
-        """The kinds that no other kind outdoes.
-
-        A kind is outdone if the blocks of another one reach at least as far in every direction.
-        """
-        left = np.arange(len(self.examples))
-        for number in np.argsort(-self.reaches.sum(axis=1), kind="stable").tolist():
-            if number in left:
-                is_outdone = (self.reaches[left] <= self.reaches[number]).all(axis=1)
-                left = left[~is_outdone | (left == number)]
-        return left
+        return cls(begins, numbers, begins[at])
 
     def of_positions(self, positions: Ints) -> Ints:
         """The kind of each position."""

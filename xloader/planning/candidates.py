@@ -73,40 +73,16 @@ _NUM_DESCENTS = 4
 _NUM_CHAINS = 2
 """Scored trials that are followed to smaller spreads. It bounds the time."""
 
-_FEW_READS = 1.02
-"""Reads per chunk up to which no smaller spread is tried to save reads.
-
-Going on to 1.00 changes 3 of 130 plans, and takes more time for all.
-"""
-
 _HARDLY_LESS = 0.99
 """The fraction of the best mixing so far that a scored trial needs to be followed.
 
 By the rules of `find_plan`, plans within 1 % of the best mixing are alike.
 """
 
-_CLEARLY_LESS = 0.97
-"""The fraction of the best mixing so far at which following a trial to smaller spreads ends.
-
-It is less than the fraction above, as a step to a smaller spread may lose mixing by chance.
-"""
-
-_MANY_RUNS = 8.0
-"""If real runs are this many times as long as the model's, each stream has twice as many.
-
-Such long runs have few ends, so that twice as many runs cost hardly any reads.
-"""
-
 _HOPELESS = 2.0
 """The multiple of the allowed reads beyond one per chunk from which no other draw is made.
 
 Each draw of the line of runs costs a schedule, and draws of one plan read about as much.
-"""
-
-_FAR_BEYOND = 5.0
-"""The multiple of the allowed reads beyond one per chunk from which no smaller spread is tried.
-
-With 2.0, 13 of 130 plans differ: smaller spreads that read little enough are missed.
 """
 
 
@@ -263,10 +239,10 @@ class CandidateSearch:
             num_tiles = self._model.num_tiles
             # With more streams, neighbouring tiles would not be in memory together.
             streams = max(int(spread // self._reach_within(spread) * share), 1)
-            streams = max(min(streams, int(num_tiles / (2 * self._runs_a_stream))), 1)
+            streams = max(min(streams, num_tiles // (2 * self._runs_a_stream)), 1)
             # Rounded up, because a few more runs than the streams can share equally would leave few
             # streams busy at the end of the epoch.
-            run = min(math.ceil(num_tiles / (streams * self._runs_a_stream)), self._model.row_size)
+            run = min(-(-num_tiles // (streams * self._runs_a_stream)), self._model.row_size)
             if run < 2:
                 return None
         pace = Pace(
@@ -282,12 +258,10 @@ class CandidateSearch:
         return self.goal.plan(pace, self.budget, self.pool_nbytes, self.tile_nbytes)
 
     @property
-    def _runs_a_stream(self) -> float:
+    def _runs_a_stream(self) -> int:
         # With one run per stream, every epoch would sweep the data in the same way. With few tiles
         # there is no choice, as runs cannot be short.
-        if self._is_small:
-            return 1.0
-        return 2.0 if self._model.run_factor < _MANY_RUNS else 4.0
+        return 1 if self._is_small else 2
 
     def _scored(self, is_picky: bool) -> Iterator[Candidate]:
         """For each share of streams, one measured epoch at the largest spread that fits."""
@@ -364,23 +338,19 @@ class CandidateSearch:
         and mixes slightly less.
         """
         pace = first.plan.pace
-        if first.amplification > 1 + _FAR_BEYOND * (self.goal.max_amplification - 1):
-            return
         num_at_work = pace.streams * self._reach_within(pace.spread)
         share = num_at_work / max(pace.spread, 1) if pace.run > 1 else 0.0
         lower = (self._measured(self._plan(spread, share)) for spread in self._lower_spreads(pace))
-        num_wanted, best = 2 if self._is_small else 1, 0.0
+        num_wanted = 2 if self._is_small else 1
         for trial in itertools.chain([first], lower):
-            if trial is not None and trial.mixing < max(least_mixing, _CLEARLY_LESS * best):
+            if trial is not None and trial.mixing < least_mixing:
                 return
             confirmed = self._confirm(trial)
-            if confirmed is None:
-                continue
-            yield confirmed
-            best = max(best, confirmed.mixing)
-            num_wanted -= 1
-            if num_wanted < 0 or (not num_wanted and confirmed.amplification <= _FEW_READS):
-                return
+            if confirmed is not None:
+                yield confirmed
+                num_wanted -= 1
+                if not num_wanted:
+                    return
 
     def _lower_spreads(self, pace: Pace) -> list[int]:
         if self.goal.spread is not None or pace.run == 1:

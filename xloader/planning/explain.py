@@ -81,7 +81,7 @@ class Explanation(Figures):
 
         Each bar is the stay of a chunk in memory: from the step that first needs it, at its left
         end, to the step after which it is dropped. Colours are lanes. Where there are too many
-        bars to see, the picture shows how many chunks are in memory: darker is more.
+        bars to see, those of every second, third, ... chunk are drawn.
 
         Parameters
         ----------

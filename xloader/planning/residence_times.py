@@ -148,6 +148,4 @@ def stay_parts(maker: object) -> list[CardPart]:
     if times is None:
         words = "Not drawn here, because it takes a while for so many samples: .plot() draws it."
         return [CardSection("chunks in memory", [Words([words])], is_open=False)]
-    steps = times.first_step, times.first_step + times.num_steps
-    drawing = draw_stays(times.lane, times.block, times.load, times.drop, times.num_blocks, steps)
-    return [CardSection("chunks in memory", [drawing])]
+    return [CardSection("chunks in memory", [draw_stays(times)])]

@@ -151,16 +151,6 @@ class Residences:
     offsets: Ints
     members: NDArray[np.int32]
 
-    @property
-    def num_reads(self) -> int:
-        """Number of (variable, chunk) pairs that are read."""
-        return len(self.block) * self.group.num_reads_per_block
-
-    @property
-    def read_nbytes(self) -> int:
-        """Decoded bytes of the chunks that are read."""
-        return int(self.group.read_nbytes(self.block).sum())
-
 
 @dataclass(frozen=True)
 class _Gaps:

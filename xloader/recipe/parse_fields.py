@@ -16,6 +16,7 @@ from xloader.recipe.label_steps import is_duration, num_steps
 from xloader.recipe.layout import layout_of
 from xloader.recipe.names import CHANNEL, SAMPLE
 from xloader.recipe.recipe import Field, Offsets, Recipe, find
+from xloader.recipe.selection import as_selection
 
 
 def make_field(
@@ -171,6 +172,4 @@ def _spaced(positions: list[int], misfit: OptionError) -> range | tuple[int, ...
     """Positions as a range where they are equally spaced and ascend."""
     if not positions or len(set(positions)) < len(positions):
         raise misfit
-    step = positions[1] - positions[0] if len(positions) > 1 else 1
-    spaced = range(positions[0], positions[-1] + 1, step) if step > 0 else range(0)
-    return spaced if list(spaced) == positions else tuple(positions)
+    return as_selection(np.array(positions, np.int64))

@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 from pandas.errors import InvalidIndexError  # type: ignore[import-untyped]
 
-from xloader.core.axis import Axis, Ints, Selection
+from xloader.core.axis import Axis, Ints, Selection, as_range
 from xloader.core.messages import warn_caller
 from xloader.errors import EmptySamplesError, LongitudeWarning, OptionError, UnknownNameError
 from xloader.recipe.label_lookup import is_closed
@@ -110,11 +110,8 @@ def take(dim: str, kept: Several, indexer: Any) -> Kept:
 
 def as_selection(elements: Ints) -> Several:
     """A range if the elements are equally spaced and increase, else a tuple."""
-    steps = np.diff(elements)
-    step = int(steps[0]) if len(steps) else 1
-    if len(elements) and step > 0 and (steps == step).all():
-        return range(int(elements[0]), int(elements[-1]) + 1, step)
-    return tuple(elements.tolist())
+    spaced = as_range(elements)
+    return tuple(elements.tolist()) if spaced is None else spaced
 
 
 def _take_slice(dim: str, kept: Several, indexer: slice) -> Several:

@@ -55,24 +55,23 @@ Stretches = list[tuple[int, int]]
 class PositionCounts:
     """How often an epoch has the windows at each position.
 
-    `plane`: None if windows lie at all combinations equally often, or if there is only one
-    dimension.
+    `lines`: along each dimension. `plane`: along the last two; along the only one if there is one.
     """
 
     total: float
     lines: tuple[Counts, ...]
-    plane: Counts | None = None
+    plane: Counts
 
     @classmethod
     def of(cls, windows: Windows, subset: Subset | None) -> PositionCounts:
         """Count the windows of an epoch."""
         shape = windows.num_positions
-        is_whole = subset is None or (subset.indices is None and subset.weights is None)
-        if is_whole:
-            num = math.prod(shape)
-            return cls(num, tuple(np.full(size, num // size, np.int64) for size in shape))
-        assert subset is not None
         lead, row = math.prod(shape[:-2]), math.prod(shape[-2:])
+        if subset is None or (subset.indices is None and subset.weights is None):
+            # Windows lie at all combinations equally often, and the counts take no memory.
+            counts = (np.int64(lead * row // size) for size in shape)
+            lines = tuple(map(np.broadcast_to, counts, shape))
+            return cls(lead * row, lines, np.broadcast_to(np.int64(lead), shape[-2:]))
         if max(lead, row) > _MOST_PLACES:
             raise OptionError(
                 "the places of the samples are too many to count",
@@ -82,12 +81,12 @@ class PositionCounts:
             )
         dtype = np.dtype(np.int64 if subset.weights is None else np.float64)
         leading, plane = np.zeros(lead, dtype), np.zeros(row, dtype)
-        for first, sums, (begin, row_sums) in _slabs(subset, lead, row):
-            leading[first : first + len(sums)] += sums
-            plane[begin : begin + len(row_sums)] += row_sums
-        before, last = shape[:-2], shape[-2:]
-        lines = [*_marginals(leading.reshape(before)), *_marginals(plane.reshape(last))]
-        return cls(plane.sum().item(), tuple(lines), plane.reshape(last) if last[1:] else None)
+        for rows, sums, row_sums in _sums(subset, lead, row):
+            leading[rows] += sums
+            plane += row_sums
+        before, last = leading.reshape(shape[:-2]), plane.reshape(shape[-2:])
+        lines = (*_marginals(before), *_marginals(last))
+        return cls(plane.sum().item(), lines, last)
 
 
 def _marginals(counts: Counts) -> Iterator[Counts]:
@@ -96,44 +95,28 @@ def _marginals(counts: Counts) -> Iterator[Counts]:
         yield counts.sum(axis=tuple(d for d in range(counts.ndim) if d != axis))
 
 
-def _slabs(subset: Subset, lead: int, row: int) -> Iterator[tuple[int, Any, tuple[int, Any]]]:
-    """Yield sums over pieces of the windows.
-
-    Each is the first leading place and the sums from there on, and the first place in a row and
-    the sums from there on.
-    """
+def _sums(subset: Subset, lead: int, row: int) -> Iterator[tuple[slice, Any, Any]]:
+    """Sums over pieces of the windows: some rows, the sum of each, and the sums along a row."""
     indices, weights = subset.indices, _expected(subset)
-    if weights is not None and indices is None:
-        yield from _dense(lambda begin, end: weights[begin:end], lead, row)
-        return
-    if weights is None and isinstance(indices, WindowSet):
-        bits = indices.as_bits()
-        yield from _dense(lambda begin, end: bits.flags(begin, end), lead, row)
+    bits = indices.as_bits() if isinstance(indices, WindowSet) and weights is None else None
+    if bits is not None or indices is None:
+        # Each window has a value: whether it is a sample, or how often.
+        num_rows = max(_PIECE_SIZE // row, 1)
+        for first in range(0, lead, num_rows):
+            last = min(first + num_rows, lead)
+            begin, end = first * row, last * row
+            values: Any = weights if bits is None else bits.flags(begin, end)
+            piece = (values[begin:end] if bits is None else values).reshape(-1, row)
+            dtype = np.int64 if piece.dtype == np.bool_ else None
+            yield slice(first, last), piece.sum(axis=1, dtype=dtype), piece.sum(axis=0, dtype=dtype)
         return
     for begin in range(0, len(subset), _PIECE_SIZE >> 2):
         ids = np.arange(begin, min(begin + (_PIECE_SIZE >> 2), len(subset)))
         places, within = np.divmod(subset.windows_of(ids), row)
-        some = None if weights is None else weights[ids]
         # Counts by `bincount` are integers without weights.
-        yield (
-            0,
-            np.bincount(places, some, minlength=lead),
-            (0, np.bincount(within, some, minlength=row)),
-        )
-
-
-def _dense(values: Any, lead: int, row: int) -> Iterator[tuple[int, Any, tuple[int, Any]]]:
-    """As `_slabs`, where each window has a value: whether it is a sample, or how often."""
-    num_rows = max(_PIECE_SIZE // row, 1)
-    for first in range(0, lead, num_rows):
-        last = min(first + num_rows, lead)
-        step = row if num_rows > 1 else _PIECE_SIZE
-        for begin in range(0, row, step):
-            end = min(begin + step, row)
-            # A slab of whole rows, or a piece of one row.
-            slab = values(first * row + begin, (last - 1) * row + end).reshape(last - first, -1)
-            dtype = np.int64 if slab.dtype == np.bool_ else None
-            yield first, slab.sum(axis=1, dtype=dtype), (begin, slab.sum(axis=0, dtype=dtype))
+        some = None if weights is None else weights[ids]
+        sums = np.bincount(places, some, minlength=lead)
+        yield slice(None), sums, np.bincount(within, some, minlength=row)
 
 
 def _expected(subset: Subset) -> NDArray[np.float64] | None:
@@ -288,17 +271,8 @@ def _count_grid(
     first, second = len(windows.dims) - 2, len(windows.dims) - 1
     grid: Counts = np.zeros(windows.dim_sizes[-2:], np.int64)
     for rows, columns in _rectangles(layouts, first, second):
-        if positions.plane is None:
-            # Windows lie at all combinations equally often.
-            both = int(positions.total) // np.prod(windows.num_positions[-2:], dtype=np.int64)
-            across, along = (
-                _along(windows, d, stretches, np.ones(windows.num_positions[d], np.int64))
-                for d, stretches in ((first, rows), (second, columns))
-            )
-            grid = grid + both * np.outer(across, along)
-        else:
-            half = _along(windows, first, rows, positions.plane, 0)
-            grid = grid + _along(windows, second, columns, half, 1)
+        half = _along(windows, first, rows, positions.plane, 0)
+        grid = grid + _along(windows, second, columns, half, 1)
     return grid
 
 

@@ -1364,13 +1364,7 @@ class Samples(RecordedMethods):
 
         request = splits.SplitRequest(parts, along, gap, blocks, groups, seed)
         # All ranks of a group must make the same parts, so the whole of a slab counts.
-        names, part_of = splits.split_windows(self.recipe.planned, request)
-        made = {}
-        for number, name in enumerate(names):
-            if not (part_of == number).any():
-                raise splits.empty_part(self.recipe, name, request)
-            made[name] = self.select(part_of == number)
-        return splits.Split(made, *splits.count_parts(part_of))
+        return splits.make_split(self.recipe.planned, request, self.select)
 
     def slab(self, dim: str, rank: int, size: int) -> Self:
         """Keep one rank's part of each sample, for a group of ranks that share the samples.
@@ -1400,17 +1394,13 @@ class Samples(RecordedMethods):
         OptionError
             If there are no windows yet; if the dimension is windowed, or has fewer than ``size``
             elements; if ``rank`` or ``size`` is out of range; if the samples are a slab already;
-            if a transform is recorded that may need the whole dimension.
+            if a function of :meth:`map` or a method of xarray is recorded already.
 
         Notes
         -----
-        *Transforms before the slab.* Each rank runs them on its own slab. So only transforms are
-        allowed that give the same result on a part as on the whole: :meth:`normalize`,
-        :meth:`fillna`, and recorded methods that do not work along the dimension. A function of
-        :meth:`map` is never allowed, because its effect is unknown.
-
-        *Transforms after the slab* also see only the slab: ``.mean("lat")`` gives each rank the
-        mean of its own part. The group has to combine these means itself.
+        *Transforms.* Only :meth:`normalize` and :meth:`fillna` may come before the slab. Functions
+        of :meth:`map` and recorded methods come after it, and see only the slab: ``.mean("lat")``
+        gives each rank the mean of its own part. The group has to combine these means itself.
 
         *Numbers along the dimension* are given for the whole of it: statistics for
         :meth:`normalize`, or a DataArray for ``where``, ``clip`` and ``fillna``. Each rank takes

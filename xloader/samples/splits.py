@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -97,10 +97,24 @@ class SplitRequest:
     seed: int
 
 
-def split_windows(
+def make_split(
+    recipe: Recipe, request: SplitRequest, select: Callable[[NDArray[np.bool_]], _S]
+) -> Split[_S]:
+    """Make the parts; see `Samples.split`. `select`: makes the samples of one."""
+    names, part_of = _split_windows(recipe, request)
+    made = {}
+    for number, name in enumerate(names):
+        if not (part_of == number).any():
+            raise _empty_part(recipe, name, request)
+        made[name] = select(part_of == number)
+    num_crossing, num_apart = (int(np.count_nonzero(part_of == mark)) for mark in (CROSSES, APART))
+    return Split(made, num_crossing, num_apart)
+
+
+def _split_windows(
     recipe: Recipe, request: SplitRequest
 ) -> tuple[tuple[str, ...], NDArray[np.int8]]:
-    """Find the part of each sample; see `Samples.split`."""
+    """Find the part of each sample."""
     check_whole("seed", request.seed, -(2**63), 2**64 - 1)
     for word, given in (("parts", request.parts), ("blocks", request.blocks)):
         if given is not None and not isinstance(given, Mapping):
@@ -243,12 +257,7 @@ def _groups(recipe: Recipe, groups: str | ArrayLike) -> tuple[str | None, NDArra
     return None, given
 
 
-def count_parts(part_of: NDArray[np.int8]) -> tuple[int, int]:
-    """Number of samples that cross the edge of a part, and that touch none."""
-    return int(np.count_nonzero(part_of == CROSSES)), int(np.count_nonzero(part_of == APART))
-
-
-def empty_part(recipe: Recipe, name: str, request: SplitRequest) -> EmptySamplesError:
+def _empty_part(recipe: Recipe, name: str, request: SplitRequest) -> EmptySamplesError:
     """The error for a part that no sample lies in."""
     windows = recipe.require_windows()
     extents = dict(zip(windows.dims, windows.extents, strict=True))

@@ -103,7 +103,7 @@ def cut_slab(recipe: Recipe, dim: str, rank: int, size: int) -> Recipe:
             allowed="once, along a dimension without windows; whole numbers, "
             f"0 <= rank < size <= {total}",
         )
-    slabs.require_apart(recipe, dim)
+    slabs.require_in_place(recipe, dim)
     return slabs.cut(recipe, dim, span)
 
 

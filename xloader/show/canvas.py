@@ -1,4 +1,4 @@
-"""An empty picture, the colours of all pictures, and lines of more points than a picture has."""
+"""An empty picture, the colours of all pictures, and their axes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,6 @@ COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E0
 
 GREY: Final = "0.8"
 """The colour of what has no value."""
-
-MOST_POINTS: Final = 2000
-"""The most points of a line: more would fall on the same pixels."""
 
 _MOST_TICKS: Final = 6
 _MARGIN: Final = 0.07
@@ -139,15 +136,3 @@ def legend_beside(axes: Axes, handles: Sequence[Artist] | None = None, **options
 
 def _whole_ticks() -> MaxNLocator:
     return MaxNLocator(nbins=_MOST_TICKS, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
-
-
-def draw_range(
-    axes: Axes, places: NDArray[np.float64], values: NDArray[Any], colour: str, label: str = ""
-) -> None:
-    """Draw a line; of more points than a picture has, the range of values in each part of it."""
-    if len(values) <= MOST_POINTS:
-        axes.plot(places, values, color=colour, linewidth=1.2, label=label)
-        return
-    begins = np.arange(MOST_POINTS) * len(values) // MOST_POINTS
-    low, high = np.minimum.reduceat(values, begins), np.maximum.reduceat(values, begins)
-    axes.fill_between(places[begins], low, high, color=colour, linewidth=0.8, label=label)

@@ -5,8 +5,8 @@ Colours are classes of the style of cards. A drawing has at most 20 kB.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any, Final
 
@@ -68,12 +68,10 @@ def outlined_boxes(kind: str, boxes: Iterable[Box], dashes: str = "none") -> str
     )
 
 
-def bars(
-    kind: str, rows: Iterable[tuple[float, float, float]], width: float, opacity: float
-) -> str:
-    """Level bars of one width, as one path of few characters."""
+def bars(kind: str, rows: Iterable[Sequence[float]], width: float) -> str:
+    """Level bars of one width, each from a left end with a length, as one short path."""
     data = "".join(f"M{short(x)} {short(y)}h{short(length)}" for x, y, length in rows)
-    return _path(kind, data, opacity, stroke="currentColor", stroke_width=width)
+    return _path(kind, data, stroke="currentColor", stroke_width=width)
 
 
 def drawing_of(label: str, height: float, shapes: Iterable[str]) -> str:
@@ -175,13 +173,9 @@ def _threads(num_threads: int) -> str:
     return f"{show_count(num_threads, 'thread')} of the loader"
 
 
-_MOST_BARS: Final = 700
+_MOST_BARS: Final = 600
 _MOST_CHUNKS: Final = 100
-"""The most stays, and chunks, that are drawn one by one."""
-_STAY_COLUMNS, _STAY_ROWS = 100, 20
-"""Cells of the drawing of more."""
-_OPACITIES: Final = (0.3, 0.6, 1.0)
-_MOST_NAMED: Final = 7
+"""The most stays, and chunks, that are drawn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,102 +208,42 @@ class ResidenceTimes:
             return title
         return f"{title} (not drawn: those of {show_count(self.num_other, 'more variable')})"
 
+    def thinned(self, most_stays: int, most_blocks: int) -> tuple[int, ResidenceTimes]:
+        """The stays of every n-th block, so that bars can be told apart; and n, 1 for all."""
+        blocks = np.unique(self.block)
+        step = max(-(-len(self.block) // most_stays), -(-len(blocks) // most_blocks), 1)
+        if step == 1:
+            return 1, self
+        is_kept = np.isin(self.block, blocks[::step])
+        names = ("lane", "block", "load", "drop")
+        kept: dict[str, Any] = {name: getattr(self, name)[is_kept] for name in names}
+        return step, replace(self, **kept)
 
-def draw_stays(
-    lane: Ints, block: Ints, load: Floats, drop: Floats, num_blocks: int, steps: tuple[int, int]
-) -> Drawing:
+
+def draw_stays(times: ResidenceTimes) -> Drawing:
     """Draw the stays of chunks in memory: steps from left to right, chunks from the bottom up."""
-    is_exact = len(block) <= _MOST_BARS and num_blocks <= _MOST_CHUNKS
-    scale = WIDTH / max(steps[1] - steps[0], 1)
-    if is_exact:
-        row = float(np.clip(160 // max(num_blocks, 1), 2, 14))
-        height = max(row * num_blocks, 14.0)
-        ends = (load - steps[0]) * scale, (drop - steps[0]) * scale
-        shapes = _single_bars(lane, block, ends, row, height)
-    else:
-        height = 6.0 * min(_STAY_ROWS, num_blocks)
-        columns = _clipped(load - steps[0], scale), _clipped(drop - steps[0], scale)
-        shapes = _dense_bars(lane, block, columns, num_blocks, height)
-    shapes.append(outlined_boxes("xloader-cell", [(0.5, 0.5, WIDTH - 1, height - 1)]))
-    lanes = np.unique(lane).tolist()
-    legend = [(colour_class(one), f"lane {one}") for one in lanes[:_MOST_NAMED]]
-    if len(lanes) <= 1:
-        legend = []
-    caption = (
-        f"Across: steps {steps[0]:,} to {steps[1]:,}; up: {num_blocks:,} "
-        f"chunk{'s' * (num_blocks != 1)}. "
-        + ("A bar: a chunk in memory." if is_exact else "Stronger: more of the chunks in memory.")
-    )
-    if len(lanes) > _MOST_NAMED:
-        caption += f" {len(lanes):,} lanes, in these colours in turn."
-    return Drawing(drawing_of(f"Chunks in memory. {caption}", height, shapes), caption, legend)
-
-
-def _single_bars(
-    lane: Ints, block: Ints, ends: tuple[Floats, Floats], row: float, height: float
-) -> list[str]:
-    top = height - (block + 0.5) * row
+    nth, drawn = times.thinned(_MOST_BARS, _MOST_CHUNKS)
+    num_rows = min(max(times.num_blocks, 1), _MOST_CHUNKS)
+    row = float(np.clip(160 // num_rows, 2, 14))
+    height = row * num_rows
+    steps = times.first_step, times.first_step + times.num_steps
+    scale = WIDTH / max(times.num_steps, 1)
+    left, right = (drawn.load - steps[0]) * scale, (drawn.drop - steps[0]) * scale
+    middle = height - (drawn.block + 0.5) * height / max(times.num_blocks, 1)
+    places = np.stack([left, middle, np.maximum(right - left, 1.0)], axis=1)
     # Between thin bars a gap would blur.
     thick = row - 1 if row > 3 else row
-    shapes = []
-    for one in np.unique(lane).tolist():
-        is_in_lane = lane == one
-        widths = np.maximum(ends[1][is_in_lane] - ends[0][is_in_lane], 1.0)
-        rows = zip(
-            ends[0][is_in_lane].tolist(), top[is_in_lane].tolist(), widths.tolist(), strict=True
-        )
-        shapes.append(bars(colour_class(one), rows, thick, 1.0))
-    return shapes
-
-
-def _clipped(steps: Floats, scale: float) -> Ints:
-    return np.clip(steps * scale * _STAY_COLUMNS / WIDTH, 0, _STAY_COLUMNS - 1).astype(np.int64)
-
-
-def _dense_bars(
-    lane: Ints, block: Ints, ends: tuple[Ints, Ints], num_blocks: int, height: float
-) -> list[str]:
-    """Cells in the colour of the lane with most chunks, stronger where more are in memory."""
-    num_rows = min(_STAY_ROWS, num_blocks)
-    row = block * num_rows // num_blocks
-    lanes = np.unique(lane)
-    places = [np.flatnonzero(lane == one) for one in lanes]
-    counts = np.stack(
-        [
-            count_stays(row[place], (ends[0][place], ends[1][place]), (num_rows, _STAY_COLUMNS))
-            for place in places
-        ]
+    lanes = np.unique(times.lane).tolist()
+    shapes = [bars(colour_class(one), places[drawn.lane == one].tolist(), thick) for one in lanes]
+    shapes.append(outlined_boxes("xloader-cell", [(0.5, 0.5, WIDTH - 1, height - 1)]))
+    legend = [(colour_class(one), f"lane {one}") for one in lanes[:NUM_COLOURS]]
+    caption = (
+        f"Across: steps {steps[0]:,} to {steps[1]:,}; up: {show_count(times.num_blocks, 'chunk')}. "
+        "A bar: a chunk in memory."
     )
-    total, most = counts.sum(axis=0), counts.argmax(axis=0)
-    top = max(float(np.percentile(total, 99.5)), 1.0)
-    level = np.ceil(np.sqrt(np.minimum(total / top, 1.0)) * len(_OPACITIES)).astype(np.int64)
-    # Levels of lanes of the same colour are one path.
-    kind = np.where(level > 0, (lanes[most] % _MOST_NAMED) * len(_OPACITIES) + level, 0)
-    thick = height / num_rows
-    boxes: dict[int, list[tuple[float, float, float]]] = {}
-    for number, cells in enumerate(kind):
-        edges = np.flatnonzero(np.diff(cells, prepend=-1, append=-1))
-        middle = height - (number + 0.5) * thick
-        for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            if cells[begin]:
-                bar = float(begin), middle, float(end - begin)
-                boxes.setdefault(int(cells[begin]), []).append(bar)
-    shapes = [
-        bars(
-            colour_class((shade - 1) // len(_OPACITIES)),
-            boxes[shade],
-            thick,
-            _OPACITIES[(shade - 1) % len(_OPACITIES)],
-        )
-        for shade in sorted(boxes)
-    ]
-    # Places that are numbers of columns take few characters.
-    return [f'<g transform="scale({WIDTH / _STAY_COLUMNS:g},1)">{"".join(shapes)}</g>']
-
-
-def count_stays(row: Ints, columns: tuple[Ints, Ints], shape: tuple[int, int]) -> Ints:
-    """Number of stays that touch each cell; `columns` are those of their ends."""
-    num_rows, width = shape[0], shape[1] + 1
-    change = np.bincount(row * width + columns[0], minlength=num_rows * width)
-    change -= np.bincount(row * width + columns[1] + 1, minlength=num_rows * width)
-    return np.cumsum(change.reshape(num_rows, width), axis=1)[:, :-1]
+    if nth > 1:
+        caption += f" One of {nth:,} chunks is drawn."
+    if len(lanes) > NUM_COLOURS:
+        caption += f" {len(lanes):,} lanes, in these colours in turn."
+    drawing = drawing_of(f"Chunks in memory. {caption}", height, shapes)
+    return Drawing(drawing, caption, legend if len(lanes) > 1 else [])

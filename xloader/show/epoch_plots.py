@@ -23,7 +23,6 @@ import xarray as xr
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -32,104 +31,59 @@ from numpy.typing import NDArray
 from xloader.core.nbytes import show_nbytes
 from xloader.show.canvas import (
     COLOURS,
-    MOST_POINTS,
     Picture,
     PlotAxis,
     count_along,
-    draw_range,
     legend_beside,
     name_axes,
     new_picture,
 )
-from xloader.show.drawings import ResidenceTimes, count_stays
+from xloader.show.drawings import ResidenceTimes
 from xloader.show.map_plots import draw_map
 from xloader.show.plot_axes import axis_of
 
 Floats = NDArray[np.float64]
 
 _MOST_BARS: Final = 3000
-"""The most stays that are drawn one by one."""
+"""The most stays that are drawn."""
 _MOST_ENDS: Final = 300
 """The most stays whose ends are marked."""
-_NUM_COLUMNS, _MOST_ROWS = 800, 320
-"""Cells of the picture of more stays."""
+_MOST_ROWS: Final = 320
+"""The most chunks whose stays are drawn."""
 
 
 def draw_residences(times: ResidenceTimes, mixing: float, full_mixing: float) -> Picture:
     """Draw when chunks are in memory, and the regions that batches draw from."""
     picture = new_picture(9.0, 6.4)
     above, below = picture.subplots(2, 1, sharex=True, height_ratios=[3.2, 1.0])
-    if len(times.block) <= _MOST_BARS:
-        _draw_bars(above, times)
-    else:
-        _draw_density(above, times)
+    nth, drawn = times.thinned(_MOST_BARS, _MOST_ROWS)
+    _draw_bars(above, drawn, 0.38 * nth)
     end = times.first_step + max(times.num_steps, 1)
     above.set_xlim(times.first_step, end)
     above.set_ylim(-0.5, times.num_blocks - 0.5)
     names = ", ".join(times.variables[:3]) + (", ..." if len(times.variables) > 3 else "")
     name_axes(above, f"chunk of {names}")
     picture.suptitle(times.title, fontsize=10)
-    _draw_stay_legend(above, times)
+    _draw_stay_legend(above, drawn, nth)
     _draw_regions(below, times, mixing, full_mixing)
     for axis in (above.yaxis, below.yaxis, below.xaxis):
         count_along(axis)
     return picture
 
 
-def _draw_bars(axes: Axes, times: ResidenceTimes) -> None:
+def _draw_bars(axes: Axes, times: ResidenceTimes, half: float) -> None:
     left, right, middle = times.load, times.drop, times.block
-    corners = [
-        np.stack([left, middle - 0.38], -1),
-        np.stack([right, middle - 0.38], -1),
-        np.stack([right, middle + 0.38], -1),
-        np.stack([left, middle + 0.38], -1),
-    ]
+    xs = np.stack([left, right, right, left], axis=-1)
+    ys = middle[:, None] + half * np.array([-1, -1, 1, 1])
     colours = [COLOURS[lane % len(COLOURS)] for lane in times.lane.tolist()]
-    bars = PolyCollection(list(np.stack(corners, 1)), facecolors=colours, edgecolors="none")
+    bars = PolyCollection(list(np.stack([xs, ys], axis=-1)), facecolors=colours, edgecolors="none")
     axes.add_collection(bars)
     if len(left) <= _MOST_ENDS:
         axes.plot(left, middle, ">", color="black", markersize=3, clip_on=False)
         axes.plot(right, middle, "|", color="black", markersize=5, clip_on=False)
 
 
-def stay_density(times: ResidenceTimes, lane: int) -> NDArray[np.int64]:
-    """Number of stays that touch each cell of the picture.
-
-    The result has shape (rows, columns).
-    """
-    num_rows = min(times.num_blocks, _MOST_ROWS)
-    is_here = times.lane == lane
-    row = times.block[is_here] * num_rows // times.num_blocks
-    scale = _NUM_COLUMNS / max(times.num_steps, 1)
-    first, last = (
-        np.clip((moments[is_here] - times.first_step) * scale, 0, _NUM_COLUMNS - 1).astype(np.int64)
-        for moments in (times.load, times.drop)
-    )
-    return count_stays(row, (first, last), (num_rows, _NUM_COLUMNS))
-
-
-def _draw_density(axes: Axes, times: ResidenceTimes) -> None:
-    lanes = np.unique(times.lane).tolist()
-    counts = [stay_density(times, lane) for lane in lanes]
-    total = np.maximum(np.sum(counts, axis=0), 1)
-    # A few full cells would make all others pale.
-    top = max(float(np.percentile(total, 99.5)), 1.0)
-    colour = np.zeros((*total.shape, 3))
-    for lane, count in zip(lanes, counts, strict=True):
-        colour += (count / total)[..., None] * to_rgb(COLOURS[lane % len(COLOURS)])
-    strength = np.minimum(np.sum(counts, axis=0) / top, 1.0) ** 0.5
-    shown = 1.0 - strength[..., None] * (1.0 - colour)
-    end = times.first_step + times.num_steps
-    axes.imshow(
-        shown,
-        origin="lower",
-        aspect="auto",
-        interpolation="nearest",
-        extent=(times.first_step, end, -0.5, times.num_blocks - 0.5),
-    )
-
-
-def _draw_stay_legend(axes: Axes, times: ResidenceTimes) -> None:
+def _draw_stay_legend(axes: Axes, times: ResidenceTimes, nth: int) -> None:
     lanes = np.unique(times.lane).tolist()
     handles: list[Patch | Line2D] = [
         Patch(color=COLOURS[lane % len(COLOURS)], label=f"lane {lane}")
@@ -141,8 +95,8 @@ def _draw_stay_legend(axes: Axes, times: ResidenceTimes) -> None:
         handles.append(_mark(">", "load"))
         end = times.first_step + times.num_steps
         handles.append(_mark("|", "drop" if (times.drop < end).any() else "stays to the end"))
-    elif len(times.block) > _MOST_BARS:
-        handles.append(Patch(color="none", label="darker: more chunks"))
+    if nth > 1:
+        handles.append(Patch(color="none", label=f"one of {nth:,} chunks"))
     legend_beside(axes, handles)
 
 
@@ -251,10 +205,13 @@ def _means(seconds: Floats, totals: Floats, edges: Floats) -> Floats:
 
 _MOST_NAMED: Final = 12
 """The most lines that the legend names."""
+_MOST_POINTS: Final = 2000
+"""The most points of a line: more would fall on the same pixels."""
 _MOST_MARKED: Final = 7
 """The most memories that have a tick."""
 _WIDEST, _THINNEST = 5.0, 1.4
-_REFUSED: Final = COLOURS[5]
+_NEVER: Final = COLOURS[5]
+"""The colour of memories that do not fit, and of elements that no sample needs."""
 
 
 def draw_plans(plans: Floats, least: int | None, title: str) -> Picture:
@@ -267,6 +224,7 @@ def draw_plans(plans: Floats, least: int | None, title: str) -> Picture:
     picture = new_picture(11.0, 4.4)
     memory, bound, reads, mixing, front = plans[np.lexsort((plans[:, 0], plans[:, 1]))].T
     bounds, best, refused = np.unique(bound).tolist(), front > 0, np.isnan(reads)
+    nth = -(-len(bounds) // _MOST_NAMED)
     top = max(float(np.nanmax(reads, initial=1.0)) - 1.0, 0.2)
     most = float(np.nanmax(100 * mixing, initial=100.0))
     # Room below for the crosses.
@@ -277,25 +235,30 @@ def draw_plans(plans: Floats, least: int | None, title: str) -> Picture:
     for axes, (label, values, limits) in zip(picture.subplots(1, 2), panels, strict=True):
         for number, each in enumerate(bounds):
             at, style = bound == each, _style(number, len(bounds))
+            # A name with _ has no place in the legend.
+            name = f"{each:g}" if not number % nth else f"_{each:g}"
             size = 3.0 + style["linewidth"]
+            axes.plot(memory[at], values[at], marker="o", markersize=size, label=name, **style)
+        if nth > 1:
+            axes.plot([], [], " ", label=f"... {len(bounds)} bounds")
+        if best.any():
             axes.plot(
-                memory[at], values[at], marker="o", markersize=size, label=f"{each:g}", **style
-            )
-        axes.plot(
-            memory[best], values[best], "o", color="black", markersize=12, fillstyle="none",
-            label="front", zorder=4,
-        )  # fmt: skip
-        axes.plot(
-            memory[refused], np.full(refused.sum(), 0.03), "x", color=_REFUSED, markersize=7,
-            markeredgewidth=2, label="does not fit", transform=axes.get_xaxis_transform(), zorder=5,
-        )  # fmt: skip
+                memory[best], values[best], "o", color="black", markersize=12, fillstyle="none",
+                label="no other is better", zorder=4,
+            )  # fmt: skip
+        if refused.any():
+            axes.plot(
+                memory[refused], np.full(refused.sum(), 0.03), "x", color=_NEVER, markersize=7,
+                markeredgewidth=2, label="does not fit", zorder=5,
+                transform=axes.get_xaxis_transform(),
+            )  # fmt: skip
         axes.set_ylim(*limits)
         name_axes(axes, label, "memory of the loader")
         _name_memory(axes, np.unique(memory), max(least or 0, memory.max()))
         if least is not None:
-            axes.axvline(least, color="0.4", linestyle=":", linewidth=1.2)
-    handles = _plan_handles(bounds, has_front=best.any(), has_refused=refused.any(), least=least)
-    legend_beside(axes, handles, title="max_amplification", title_fontsize=8)
+            name = f"least: {_short_nbytes(least)}"
+            axes.axvline(least, color="0.4", linestyle=":", linewidth=1.2, label=name)
+    legend_beside(axes, title="max_amplification", title_fontsize=8)
     picture.suptitle(title, fontsize=10)
     return picture
 
@@ -329,34 +292,6 @@ def _short_nbytes(nbytes: float) -> str:
     return show_nbytes(int(nbytes)).replace(".0 ", " ")
 
 
-def _plan_handles(
-    bounds: Sequence[float], *, has_front: bool, has_refused: bool, least: int | None
-) -> list[Line2D]:
-    step = -(-len(bounds) // _MOST_NAMED)
-    handles = [
-        Line2D([], [], marker="o", label=f"{bound:g}", **_style(number, len(bounds)))
-        for number, bound in enumerate(bounds)
-        if not number % step
-    ]
-    if step > 1:
-        handles.append(Line2D([], [], linestyle="", label=f"... {len(bounds)} bounds"))
-    mark: dict[str, Any] = {"linestyle": "", "color": "black", "fillstyle": "none"}
-    if has_front:
-        mark["label"] = "no other is better"
-        handles.append(Line2D([], [], marker="o", markersize=10, **mark))
-    if has_refused:
-        mark |= {"label": "does not fit", "color": _REFUSED}
-        handles.append(Line2D([], [], marker="x", markeredgewidth=2, **mark))
-    if least is not None:
-        label = f"least: {_short_nbytes(least)}"
-        handles.append(Line2D([], [], color="0.4", linestyle=":", label=label))
-    return handles
-
-
-_NEVER: Final = COLOURS[5]
-"""The colour of elements that no sample needs."""
-
-
 def draw_coverage(every: Sequence[xr.DataArray], grid: xr.DataArray | None, title: str) -> Picture:
     """Draw how often an epoch has each element: counts along each dimension, and along two."""
     ratios = [1.9] * len(every) + [3.8] * (grid is not None)
@@ -374,31 +309,28 @@ def draw_coverage(every: Sequence[xr.DataArray], grid: xr.DataArray | None, titl
 
 def _draw_counts(axes: Axes, axis: PlotAxis, counts: NDArray[Any]) -> None:
     order, edges = np.argsort(axis.values, kind="stable"), np.sort(axis.edges)
-    places, counts = axis.values[order], counts[order]
-    if len(counts) <= MOST_POINTS:
-        axes.stairs(counts, edges, fill=True, color=COLOURS[4], label="samples")
-    else:
-        draw_range(axes, places, counts, COLOURS[0], "samples, least to most")
+    # Of more elements than a picture has points, the least and the most of each part.
+    num = min(len(counts), _MOST_POINTS)
+    begins = np.arange(num) * len(counts) // num
+    low, high = (part.reduceat(counts[order], begins) for part in (np.minimum, np.maximum))
+    bounds = edges[[*begins, len(counts)]]
+    base = low if num < len(counts) else 0
+    axes.stairs(high, bounds, baseline=base, fill=True, color=COLOURS[4])
     top = float(counts.max(initial=0)) or 1.0
-    axes.set_ylim(-0.08 * top, 1.08 * top)
-    for begin, end in _never(counts):
-        axes.axvspan(edges[begin], edges[end], 0, 0.07, color=_NEVER, linewidth=0.8)
     if not counts.all():
+        # With edges, so that single elements among many are seen.
+        axes.stairs(
+            np.where(low == 0, 0.07, np.nan), bounds, fill=True, color=_NEVER, edgecolor=_NEVER,
+            linewidth=0.8, label="never", transform=axes.get_xaxis_transform(),
+        )  # fmt: skip
         # Beside the panel, where it covers no mark.
-        legend_beside(axes, [Patch(color=_NEVER, label="never")])
+        legend_beside(axes)
+    axes.set_ylim(-0.08 * top, 1.08 * top)
     axes.set_xlim(edges[0], edges[-1])
     name_axes(axes, "samples an epoch", axis.label)
     if counts.dtype.kind in "iu":
         count_along(axes.yaxis)
     axis.put_ticks(axes.xaxis)
-
-
-def _never(counts: NDArray[Any]) -> list[tuple[int, int]]:
-    """The stretches without samples, as half-open ranges, at most one for each visible part."""
-    size = -(-len(counts) // (MOST_POINTS // 4))
-    is_never = np.logical_or.reduceat(counts == 0, np.arange(0, len(counts), size))
-    edges = np.flatnonzero(np.diff(is_never, prepend=False, append=False))
-    return [(b * size, min(e * size, len(counts))) for b, e in edges.reshape(-1, 2).tolist()]
 
 
 def _draw_count_grid(picture: Picture, axes: Axes, grid: xr.DataArray) -> None:

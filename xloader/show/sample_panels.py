@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import islice
@@ -25,7 +25,7 @@ from xloader.show.plot_axes import axis_of, is_time, label_texts, place_text
 
 if TYPE_CHECKING:
     from xloader.show.canvas import Picture
-    from xloader.show.map_plots import Panel, PanelRow
+    from xloader.show.map_plots import PanelRow
 
 
 _SCALE = "110m"
@@ -76,17 +76,6 @@ MOST_ROWS: Final = 16
 """The most rows of panels."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Strip:
-    """One row of panels before its steps are chosen."""
-
-    name: str
-    quantity: str
-    values: xr.DataArray
-    step_dim: str | None
-    labels: tuple[Any, ...]
-
-
 def draw_samples(
     frames: Mapping[str, xr.Dataset],
     recipe: Recipe | None,
@@ -96,27 +85,22 @@ def draw_samples(
 ) -> Picture:
     """Draw samples; see `Samples.plot`."""
     require_matplotlib()
-    from xloader.show.map_plots import PanelRow, draw_rows
+    from xloader.show.map_plots import draw_rows
 
     wanted = None if channel is None else [channel] if isinstance(channel, str) else list(channel)
     units = {} if recipe is None else _units_of_channels(recipe)
     notes: list[str] = []
     if num_asked is not None and num_asked > len(frames):
         notes.append(f"{len(frames)} of {num_asked:,} samples")
-    strips = [
-        strip
+    rows = [
+        row
         for sample, frame in frames.items()
-        for strip in _strips(frame, f"{sample}\n" if len(frames) > 1 else "", wanted, units, notes)
+        for row in _rows_of(frame, f"{sample}\n" if len(frames) > 1 else "", wanted, units, notes)
     ]
-    if len(strips) > MOST_ROWS:
-        notes.append(f"{MOST_ROWS} of {len(strips):,} rows of panels")
-    strips = strips[:MOST_ROWS]
-    if all(strip.step_dim is None for strip in strips):
-        # Then no column is a time step.
-        rows = [PanelRow(s.name, s.quantity, (_panel(s, None, s.labels),)) for s in strips]
-    else:
-        rows = _aligned_rows(strips, notes)
-    has_map = any(panel.rows is not None for row in rows for panel in row.drawn)
+    if len(rows) > MOST_ROWS:
+        notes.append(f"{MOST_ROWS} of {len(rows):,} rows of panels")
+    rows = _in_columns(rows[:MOST_ROWS], notes)
+    has_map = any(row.down is not None for row in rows)
     # A picture that leaves something out says so.
     note = f"shown: {'; '.join(dict.fromkeys(notes))}" if notes else ""
     names = list(frames)
@@ -141,13 +125,13 @@ def plotted_rows(num: int, row: int | None, rows: Sequence[int] | None) -> list[
     return [int(number) % num for number in numbers]
 
 
-def _strips(
+def _rows_of(
     frame: xr.Dataset,
     prefix: str,
     wanted: list[str] | None,
     units: Mapping[tuple[str, str], str],
     notes: list[str],
-) -> Iterator[_Strip]:
+) -> Iterator[PanelRow]:
     known: list[str] = []
     for field, values in frame.data_vars.items():
         name = str(field)
@@ -172,28 +156,35 @@ def _strips(
         raise unknown(missing[0], dict.fromkeys(known), "channel", remedy=remedy)
 
 
-def _cut(frame: xr.Dataset, values: xr.DataArray, name: str, quantity: str) -> Iterator[_Strip]:
+def _cut(frame: xr.Dataset, values: xr.DataArray, name: str, quantity: str) -> Iterator[PanelRow]:
     """Give each place along dimensions that are neither step nor panel a row of its own."""
+    from xloader.show.map_plots import PanelRow
+
     field = str(values.name)
     dims = [str(dim) for dim in values.dims]
     panel_dims = _panel_dims(field, values, dims)
     others = [dim for dim in dims if dim not in panel_dims]
     step_dim = next((dim for dim in others if is_time(dim, values)), others[0] if others else None)
     others = [dim for dim in others if dim != step_dim]
-    labels = _step_labels(frame, field, values, step_dim)
+    steps = _step_labels(frame, field, values, step_dim)
+    titles = ["" if step is None else label_texts(np.asarray(step))[0] for step in steps]
+    if step_dim is not None and not (step_dim in values.coords and is_time(step_dim, values)):
+        titles = [f"{step_dim} {title}" for title in titles]
+    axes = [axis_of(_plain(field, dim), dim, values) for dim in panel_dims]
     order = [*([step_dim] if step_dim else []), *panel_dims]
     for place in np.ndindex(*(values.sizes[dim] for dim in others)):
         at = dict(zip(others, place, strict=True))
         texts = [f"{_plain(field, dim)} {place_text(values, dim, at[dim])}" for dim in others]
-        panel_values = values.isel(at).transpose(*order)
+        arrays = values.isel(at).transpose(*order).values
+        panels = zip(titles, arrays if step_dim else arrays[None], strict=True)
         # Levels of a variable are not drawn on one scale: their ranges differ.
         suffix = ", ".join(texts)
-        yield _Strip(
+        yield PanelRow(
             f"{name}\n{suffix}".strip(),
             f"{quantity}, {suffix}" if suffix else quantity,
-            panel_values,
-            step_dim,
-            labels,
+            axes[0] if len(axes) == 2 else None,
+            axes[-1] if axes else None,
+            dict(zip(steps, panels, strict=True)),
         )
 
 
@@ -204,11 +195,9 @@ def _panel_dims(field: str, values: xr.DataArray, dims: list[str]) -> list[str]:
         return [by_angle["lat"], by_angle["lon"]]
     rest = [dim for dim in dims if not is_time(dim, values)]
     long = [dim for dim in rest if values.sizes[dim] > 1]
-    if len(long) >= 2:
-        return long[-2:]
     if len(rest) >= 2:
         # A map of one row or column is still a map.
-        return rest[-2:]
+        return (long if len(long) >= 2 else rest)[-2:]
     times = [dim for dim in dims if is_time(dim, values)]
     if times and rest and values.sizes[rest[0]] > 1:
         return [rest[0], times[0]]
@@ -218,6 +207,7 @@ def _panel_dims(field: str, values: xr.DataArray, dims: list[str]) -> list[str]:
 def _step_labels(
     frame: xr.Dataset, field: str, values: xr.DataArray, step_dim: str | None
 ) -> tuple[Any, ...]:
+    """The labels of steps, or their numbers; a single None where there is neither."""
     if step_dim is not None:
         labels = tuple(values[step_dim].values) if step_dim in values.coords else ()
         # Beyond padded borders, labels repeat or are missing.
@@ -229,70 +219,37 @@ def _step_labels(
     coordinates = [name for name in names if str(name).startswith(f"{field}_")] or [
         name for name in names if not any(str(name).startswith(f"{f}_") for f in frame.data_vars)
     ]
-    return (frame[coordinates[0]].values[()],) if coordinates else ()
+    return (frame[coordinates[0]].values[()] if coordinates else None,)
 
 
-def _aligned_rows(strips: list[_Strip], notes: list[str]) -> list[PanelRow]:
-    """Rows whose equal steps lie below each other, if all have labels of one kind."""
-    from xloader.show.map_plots import PanelRow
-
-    single = [label for s in strips if s.step_dim is None for label in s.labels]
-    runs = [s.labels for s in strips if s.step_dim is not None]
-    most = max(MOST_COLUMNS - len(set(single)), 2)
-    kept = [_thinned(labels, most) for labels in runs]
-    for labels, few in zip(runs, kept, strict=True):
-        if len(few) < len(labels):
-            notes.append(f"{len(few)} of {len(labels):,} steps")
-    columns = _shared_columns({*kept, *((label,) for label in single)})
-    num = len(columns) or max(map(len, kept))
-    by_strip = iter(kept)
-    rows = []
-    for strip in strips:
-        labels = strip.labels if strip.step_dim is None else next(by_strip)
-        panels: list[Panel | None] = [None] * num
-        if not labels:
-            panels[0] = _panel(strip, None, ())
-        for place, label in enumerate(labels):
-            at = columns.index(label) if columns else place
-            number = None if strip.step_dim is None else strip.labels.index(label)
-            panels[at] = _panel(strip, number, (label,))
-        rows.append(PanelRow(strip.name, strip.quantity, tuple(panels)))
-    return rows
-
-
-def _shared_columns(runs: set[tuple[Any, ...]]) -> list[Any]:
-    """The steps of all columns, if rows of different steps share some; else none."""
+def _in_columns(rows: list[PanelRow], notes: list[str]) -> list[PanelRow]:
+    """Rows by column: equal steps lie below each other, if rows of different steps share some."""
+    kept = []
+    for row in rows:
+        steps = list(row.panels)
+        if len(steps) > MOST_COLUMNS:
+            notes.append(f"{MOST_COLUMNS} of {len(steps):,} steps")
+            places = np.linspace(0, len(steps) - 1, MOST_COLUMNS).round().astype(int)
+            steps = [steps[place] for place in places]
+        kept.append(steps)
+    runs = {tuple(steps) for steps in kept if steps != [None]}
     try:
-        columns = sorted({label for labels in runs for label in labels})
+        columns = sorted({step for run in runs for step in run})
     except TypeError:
         # Labels of different kinds.
-        return []
-    is_shared = len(columns) < sum(map(len, runs)) or len(runs) == 1
-    return columns if is_shared and len(columns) <= MOST_COLUMNS else []
-
-
-def _thinned(labels: tuple[Any, ...], most: int) -> tuple[Any, ...]:
-    if len(labels) <= most:
-        return labels
-    return tuple(labels[i] for i in np.linspace(0, len(labels) - 1, most).round().astype(int))
-
-
-def _panel(strip: _Strip, step: int | None, labels: tuple[Any, ...]) -> Panel:
-    from xloader.show.map_plots import Panel
-
-    values, title = strip.values, ""
-    if labels:
-        title = label_texts(np.asarray(labels[0]))[0]
-    if step is not None:
-        assert strip.step_dim is not None
-        values = values.isel({strip.step_dim: step})
-        if strip.step_dim not in strip.values.coords or not is_time(strip.step_dim, strip.values):
-            title = f"{strip.step_dim} {title}"
-    field = str(values.name)
-    axes = [axis_of(_plain(field, str(dim)), str(dim), values) for dim in values.dims]
-    if len(axes) == 2:
-        return Panel(title, values.values, axes[1], axes[0])
-    return Panel(title, values.values, *axes)
+        columns = []
+    if len(columns) > MOST_COLUMNS or len(columns) == sum(map(len, runs)):
+        columns = []
+    return [
+        replace(
+            row,
+            panels={
+                columns.index(step) if step in columns else place: row.panels[step]
+                for place, step in enumerate(steps)
+            },
+        )
+        for row, steps in zip(rows, kept, strict=True)
+    ]
 
 
 def _plain(field: str, dim: str) -> str:

@@ -11,9 +11,6 @@ release  difference
 3.3      Every wrapper of a store has ``get_sync``, even around a store without it.
 3.4      Zip files open at their first read, and chunk sizes of 0 are read as 1.
 =======  ===========================================================================
-
-If a release of zarr no longer has these parts, `is_known` is False. Arrays are then read through
-zarr's own indexing, which is public, and `warn_of_unknown_release` warns of it.
 """
 
 from __future__ import annotations
@@ -22,63 +19,23 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import zarr
 from numpy.typing import NDArray
+from zarr.abc.store import RangeByteRequest as RangeByteRequest
 from zarr.abc.store import Store
+from zarr.abc.store import SuffixByteRequest as SuffixByteRequest
+from zarr.abc.store import SupportsGetSync as SupportsGetSync
+from zarr.buffer import default_buffer_prototype as default_buffer_prototype
+from zarr.core.sync import sync as sync
 from zarr.storage import StorePath, ZipStore
-
-from xloader.core.messages import warn_caller
-from xloader.errors import EnvironmentWarning
 
 if TYPE_CHECKING:
     from zarr.abc.buffer import Buffer
     from zarr.abc.store import ByteRequest
 
-_MISSING = ""
-"""The text of the failed import, if this release of zarr lacks a part; else empty."""
-
-try:
-    from zarr.abc.store import RangeByteRequest as RangeByteRequest
-    from zarr.abc.store import SuffixByteRequest as SuffixByteRequest
-    from zarr.abc.store import SupportsGetSync as SupportsGetSync
-    from zarr.buffer import default_buffer_prototype as default_buffer_prototype
-    from zarr.core.sync import sync as sync
-except ImportError as error:
-    _MISSING = str(error)
-
-    def _refuse(*_: object) -> NoReturn:
-        """Stand in for what is missing: nothing calls it where `is_known` is False."""
-        raise NotImplementedError(_MISSING)
-
-    if not TYPE_CHECKING:
-        RangeByteRequest = SuffixByteRequest = default_buffer_prototype = sync = _refuse
-        SupportsGetSync = type("SupportsGetSync", (), {})
-
-_WARNED: Final = threading.Event()
-
 _RECTILINEAR: Final = "array.rectilinear_chunks"
-
-
-def is_known() -> bool:
-    """Whether this release of zarr has the parts that direct reading needs."""
-    return not _MISSING
-
-
-def warn_of_unknown_release() -> None:
-    """Warn once per process if this release of zarr lacks parts that are needed here."""
-    if is_known() or _WARNED.is_set():
-        return
-    _WARNED.set()
-    warn_caller(
-        f"zarr {zarr.__version__} is not known to this release of xloader ({_MISSING}). Zarr "
-        "arrays are read through zarr's own indexing: the values are the same, reading is slower, "
-        "and chunks that are absent from a store are not noticed. Install an older zarr, or a "
-        "newer xloader.",
-        EnvironmentWarning,
-    )
 
 
 class _RectilinearSetting:
@@ -122,14 +79,8 @@ def allow_rectilinear_chunks() -> AbstractContextManager[None]:
 
 
 def array_of(store: Store, path: str, metadata: Any) -> zarr.Array[Any]:
-    """The array at a path of an open store, made from metadata that were read before.
-
-    A release of zarr that is not known reads the metadata again.
-    """
-    if is_known():
-        return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=StorePath(store, path)))
-    with allow_rectilinear_chunks():
-        return zarr.open_array(store, path=path, mode="r")
+    """The array at a path of an open store, made from metadata that were read before."""
+    return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=StorePath(store, path)))
 
 
 def is_synchronous(store: Store) -> bool:
@@ -159,7 +110,7 @@ def innermost(store: Any) -> Any:
 
 def opened(store: Store) -> Store:
     """The store, opened now if it is a zip file: before 3.4, zarr cannot read one otherwise."""
-    if isinstance(store, ZipStore) and is_known() and hasattr(store, "_ensure_open"):
+    if isinstance(store, ZipStore) and hasattr(store, "_ensure_open"):
         sync(store._ensure_open())
     return store
 
@@ -176,17 +127,8 @@ def read_zip(store: ZipStore, key: str, byte_range: ByteRequest | None) -> Buffe
         return store._get(key, prototype, byte_range)
 
 
-def size_in_zip(store: ZipStore, key: str) -> int:
-    """The size in bytes of a member of an open zip file; 0 if it is absent or not told."""
-    files = getattr(getattr(store, "_zf", None), "NameToInfo", {})
-    return files[key].file_size if key in files else 0
-
-
 def read_selection(array: zarr.Array[Any], selection: tuple[slice, ...], out: NDArray[Any]) -> None:
     """Read a selection through zarr's own indexing into an array of any strides."""
-    if not is_known():
-        np.copyto(out, np.asarray(array[selection]))
-        return
     # zarr's indexing has no argument for strides, but its buffer may wrap any NumPy view.
     buffer = default_buffer_prototype().nd_buffer.from_numpy_array(out)
     array.get_basic_selection(selection, out=buffer)

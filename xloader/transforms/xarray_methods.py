@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 import numpy as np
@@ -148,22 +149,6 @@ class MethodWindows(Generic[S]):
     [4.5, 6.5]
     """
 
-    all: Callable[..., S]
-    any: Callable[..., S]
-    argmax: Callable[..., S]
-    argmin: Callable[..., S]
-    construct: Callable[..., S]
-    count: Callable[..., S]
-    max: Callable[..., S]
-    mean: Callable[..., S]
-    median: Callable[..., S]
-    min: Callable[..., S]
-    prod: Callable[..., S]
-    reduce: Callable[..., S]
-    std: Callable[..., S]
-    sum: Callable[..., S]
-    var: Callable[..., S]
-
     def __init__(self, samples: S, opened: Method, frame: xr.Dataset) -> None:
         self.samples, self.opened, self.frame = samples, opened, frame
 
@@ -171,13 +156,18 @@ class MethodWindows(Generic[S]):
         text = f"<xloader windows: {self.opened.describe()}; call a method such as .mean()>"
         return printable(text)
 
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            f"{self.opened.name}(...) has no method {name!r} that can be recorded: call one of "
-            f"{', '.join(OF_WINDOWS)}"
-        )
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *OF_WINDOWS]
 
-    def _record(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> S:
+    def __getattr__(self, name: str) -> Callable[..., S]:
+        if name not in OF_WINDOWS:
+            raise AttributeError(
+                f"{self.opened.name}(...) has no method {name!r} that can be recorded: call one of "
+                f"{', '.join(OF_WINDOWS)}"
+            )
+        return partial(self._record, name)
+
+    def _record(self, name: str, *args: Any, **kwargs: Any) -> S:
         windows_class = type(
             getattr(self.frame, self.opened.name)(*self.opened.args, **self.opened.kwargs)
         )
@@ -211,19 +201,6 @@ def open_windows(
     opened = Method(name, bound.args[1:], bound.kwargs)
     try_on_zeros(opened, frame)
     return MethodWindows(samples, opened, frame)
-
-
-def _attach_windows(name: str) -> None:
-    def method(self: MethodWindows[Any], *args: Any, **kwargs: Any) -> Any:
-        return self._record(name, args, kwargs)
-
-    method.__name__, method.__qualname__ = name, f"MethodWindows.{name}"
-    method.__doc__ = f"Record ``{name}`` of each window, as xarray's own method does it."
-    setattr(MethodWindows, name, method)
-
-
-for _name in OF_WINDOWS:
-    _attach_windows(_name)
 
 
 ELEMENTWISE = (

@@ -227,15 +227,14 @@ class TrainingStore:
         bounds = bounds_in(self.options.stats, name)
         if bounds is None and before.get("source") == self._source_key and name in before["bounds"]:
             bounds = ValueBounds(*before["bounds"][name])
-        num_reads = 0
-        if bounds is None and self.options.dry_run:
-            bounds = ValueBounds(0.0, 1.0)
-            num_reads = math.prod(axis.num_blocks for axis in self.recipe.axes_of(name))
-        elif bounds is None:
-            memory, num_threads = self.memory, self.num_threads
-            bounds, num_reads = read_bounds(self.recipe, name, memory, num_threads, self.tasks)
-        self._num_bounds_reads += num_reads
-        return bounds
+        if bounds is not None:
+            return bounds
+        self._num_bounds_reads += math.prod(axis.num_blocks for axis in self.recipe.axes_of(name))
+        if self.options.dry_run:
+            return ValueBounds(0.0, 1.0)
+        client = False if self.tasks is None else self.tasks.client
+        memory, num_threads = self.options.memory_nbytes, self.options.num_threads
+        return read_bounds(self.recipe, name, memory, num_threads, client)
 
     def _facts(self) -> dict[str, Any]:
         """Everything that fixes the bytes of the target, by what it says, as JSON holds it."""

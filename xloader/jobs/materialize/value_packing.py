@@ -5,24 +5,20 @@ Integers are spread over the values, so the smallest and the largest value are l
 
 from __future__ import annotations
 
-import itertools
 import math
-import operator
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xarray as xr
 from numpy.typing import DTypeLike, NDArray
 
-from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.core.option_checks import is_number
 from xloader.core.packing import Packing
 from xloader.errors import OptionError
-from xloader.jobs.chunk_sweep import ChunkValues, sweep_values
+from xloader.jobs.chunk_sweep import one_sample
+from xloader.jobs.statistics.statistics import compute_stats
 from xloader.recipe.recipe import Recipe, find
 
 _DTYPES: Final = ("int8", "uint8", "int16", "uint16", "int32")
@@ -96,16 +92,6 @@ class ValueBounds(NamedTuple):
     least: float = math.inf
     most: float = -math.inf
 
-    def including(self, values: Any) -> ValueBounds:
-        """The bounds of these and of some other values."""
-        least = np.fmin.reduce(values, axis=None, initial=self.least)
-        most = np.fmax.reduce(values, axis=None, initial=self.most)
-        return ValueBounds(float(least), float(most))
-
-    def union(self, other: ValueBounds) -> ValueBounds:
-        """The bounds of the values of both."""
-        return ValueBounds(min(self.least, other.least), max(self.most, other.most))
-
 
 def bounds_in(stats: xr.Dataset | None, name: str) -> ValueBounds | None:
     """The bounds of a variable in the result of `Samples.stats`; None if they are not in it."""
@@ -116,7 +102,7 @@ def bounds_in(stats: xr.Dataset | None, name: str) -> ValueBounds | None:
         least, most = table.sel(stat="min").min(), table.sel(stat="max").max()
     except KeyError:
         return None
-    return ValueBounds(float(least), float(most))
+    return ValueBounds() if np.isnan(least) else ValueBounds(float(least), float(most))
 
 
 def make_packing(name: str, request: PackRequest, bounds: ValueBounds, dtype: np.dtype) -> Packing:
@@ -221,42 +207,16 @@ def parse_dtype(dtype: DTypeLike | None) -> np.dtype | None:
 
 
 def read_bounds(
-    recipe: Recipe, name: str, memory: int, num_threads: int, tasks: ClusterTasks | None
-) -> tuple[ValueBounds, int]:
-    """The bounds of all values of a variable, and the number of chunks read."""
-    read = partial(_read_part, recipe, name, memory, num_threads)
-    if tasks is None:
-        return read(slice(None))
-    axes = recipe.axes_of(name)
-    num_chunks = math.prod(axis.num_blocks for axis in axes)
-    nbytes = math.prod(axis.size for axis in axes) * recipe.variable(name).stored_dtype.itemsize
-    count = max(min(-(-nbytes // tasks.unit_nbytes(nbytes)), num_chunks), 1)
-    edges = [number * num_chunks // count for number in range(count + 1)]
-    parts = [slice(*pair) for pair in itertools.pairwise(edges)]
-    bounds, num_reads = ValueBounds(), 0
-    # `read` is what all tasks share, and is called with each part.
-    for _, (part, reads) in tasks.run("finding bounds of values", operator.call, read, parts):
-        bounds, num_reads = bounds.union(part), num_reads + reads
-    return bounds, num_reads
-
-
-def _read_part(
-    recipe: Recipe, name: str, memory: int, num_threads: int, part: slice
-) -> tuple[ValueBounds, int]:
-    """The bounds of the values in a part of the chunks, and the number of chunks read."""
-    packing = recipe.variable(name).packing
-    bounds = ValueBounds()
-    lock = threading.Lock()
-
-    def use(chunk: ChunkValues) -> None:
-        nonlocal bounds
-        values = chunk.values if packing is None else packing.unpack(chunk.values)
-        chunk_bounds = ValueBounds().including(values)
-        with lock:
-            bounds = bounds.union(chunk_bounds)
-
-    num_reads = sweep_values(recipe, name, memory // 4, num_threads, use, part)
-    return bounds, num_reads
+    recipe: Recipe, name: str, memory: int, num_threads: int, client: Any
+) -> ValueBounds:
+    """The bounds of all values of a variable, each chunk of which is read once."""
+    whole, _ = one_sample(recipe, name)
+    options: Any = {"memory": memory, "threads": num_threads, "progress": False}
+    stats = compute_stats(whole, client=client, **options)
+    assert isinstance(stats, xr.Dataset)
+    bounds = bounds_in(stats, name)
+    assert bounds is not None
+    return bounds
 
 
 def packings_of(

@@ -6,11 +6,9 @@ task on a cluster sweeps one of them; the trees here merge what comes.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -24,7 +22,6 @@ from xloader.jobs.statistics.chunk_reduction import ChunkElements, ChunkOrder, r
 from xloader.jobs.statistics.moments import LabelledMoments
 from xloader.jobs.statistics.stats_job import Pieces, StatsJob, VariableJob, check_memory
 from xloader.jobs.statistics.stats_parts import Nodes, StatsTrees
-from xloader.sources.base import SmallKey, Source
 
 _WAVE_NBYTES: Final = 1 << 29
 _WAVE_CHUNKS: Final = 1 << 12
@@ -169,56 +166,53 @@ StatsUnit = tuple[PieceRange, ...]
 """The ranges whose statistics one task computes."""
 
 
-@dataclass(frozen=True)
-class UnitSizes:
-    """How large units are."""
-
-    unit_nbytes: int
-    clean_nbytes: int
-    result_nbytes: int
-
-    @classmethod
-    def of(
-        cls, unit_nbytes: int, total_nbytes: int, num_threads: int, result_nbytes: int
-    ) -> UnitSizes:
-        """The sizes for a job."""
-        clean_nbytes = min(total_nbytes // num_threads, _CLEAN_NBYTES)
-        return cls(unit_nbytes, max(unit_nbytes, clean_nbytes), result_nbytes)
-
-
 def cut_units(
-    source: Source, jobs: list[VariableJob], wanted: Pieces, sizes: UnitSizes
+    jobs: list[VariableJob],
+    wanted: Pieces,
+    unit_nbytes: int,
+    clean_nbytes: int,
+    result_nbytes: int = _RESULT_NBYTES,
 ) -> list[StatsUnit]:
-    """Cut pieces into units, in order."""
+    """Cut pieces into units, in order.
+
+    `clean_nbytes`: most decoded bytes of a unit, so that no chunk is read twice. `result_nbytes`:
+    most bytes of its statistics.
+    """
     units: list[StatsUnit] = []
     last: list[PieceRange] = []
-    read_nbytes = result_nbytes = 0
+    read_nbytes = last_nbytes = 0
     for job, pieces in zip(jobs, wanted, strict=True):
-        for ranges, chunks_nbytes in _stretches(source, job, pieces, sizes):
+        for ranges, chunks_nbytes in _stretches(
+            job, pieces, unit_nbytes, clean_nbytes, result_nbytes
+        ):
             nodes_nbytes = job.node_nbytes * sum(num_nodes(job.order, span)[0] for span in ranges)
             read_nbytes += chunks_nbytes
-            result_nbytes += nodes_nbytes
+            last_nbytes += nodes_nbytes
             # Small variables share a unit.
-            if last and (read_nbytes > sizes.unit_nbytes or result_nbytes > sizes.result_nbytes):
+            if last and (read_nbytes > unit_nbytes or last_nbytes > result_nbytes):
                 units.append(tuple(last))
-                last, read_nbytes, result_nbytes = [], chunks_nbytes, nodes_nbytes
+                last, read_nbytes, last_nbytes = [], chunks_nbytes, nodes_nbytes
             last += ranges
     return [*units, tuple(last)] if last else units
 
 
 def _stretches(
-    source: Source, job: VariableJob, wanted: NDArray[np.bool_], sizes: UnitSizes
+    job: VariableJob,
+    wanted: NDArray[np.bool_],
+    unit_nbytes: int,
+    clean_nbytes: int,
+    result_nbytes: int,
 ) -> Iterator[tuple[list[PieceRange], int]]:
     """The ranges of a variable between two cuts, and the decoded bytes of their chunks."""
     order, chunks = job.order, chunks_of(job.order, wanted)
     num = len(chunks)
-    each = max(sizes.unit_nbytes // job.chunk_nbytes, 1)
-    most = max(sizes.clean_nbytes // job.chunk_nbytes, each)
-    most_trees = max(sizes.result_nbytes // job.node_nbytes, 1)
-    # For each needed chunk before which may be cut: the first piece behind the cut, the chunks and
-    # shards that both sides would read, and the level of the largest subtree that may begin there.
+    each = max(unit_nbytes // job.chunk_nbytes, 1)
+    most = max(clean_nbytes // job.chunk_nbytes, each)
+    most_trees = max(result_nbytes // job.node_nbytes, 1)
+    # For each needed chunk before which may be cut: the first piece behind the cut, the pairs of
+    # chunks across it, and the level of the largest subtree that may begin there.
     pieces = np.searchsorted(order.first, np.append(chunks, len(order.chunks)))
-    twice, shards = _pairs_across(order, chunks, wanted), _shards_across(source, job, chunks)
+    twice = _pairs_across(order, chunks, wanted)
     trees = np.searchsorted(order.edges, pieces, side="right") - 1
     leaf = pieces - order.edges[trees]
     levels = np.where(leaf == 0, _END_LEVEL, np.log2(np.maximum(leaf & -leaf, 1))).astype(np.int64)
@@ -232,15 +226,10 @@ def _stretches(
         end = last = min(begin + each, limit)
         if last < num:
             cuts = np.arange(min(begin + (each + 1) // 2, last), last + 1)
-            rank = np.lexsort((-cuts, -levels[cuts], shards[cuts] > 0, twice[cuts]))
-            end = int(cuts[rank[0]])
-            later = slice(last + 1, min(begin + most, limit) + 1)
-            if twice[end] or shards[end]:
-                is_clean = (twice[later] == 0) & (shards[later] == 0)
-                if not is_clean.any() and twice[end]:
-                    is_clean = twice[later] == 0
-                if is_clean.any():
-                    end = last + 1 + int(np.argmax(is_clean))
+            end = int(cuts[np.lexsort((-cuts, -levels[cuts], twice[cuts]))[0]])
+            is_clean = twice[last + 1 : min(begin + most, limit) + 1] == 0
+            if twice[end] and is_clean.any():
+                end = last + 1 + int(np.argmax(is_clean))
         lo, hi = pieces[[begin, end]].tolist()
         edges = np.flatnonzero(np.diff(wanted[lo:hi], prepend=False, append=False)) + lo
         if len(edges):
@@ -256,46 +245,9 @@ def _pairs_across(order: ChunkOrder, chunks: Ints, wanted: NDArray[np.bool_]) ->
         return np.zeros(len(chunks) + 1, np.int64)
     pair = np.sort([order.first[wanted], order.second[wanted]], axis=0)
     low, high = np.searchsorted(chunks, pair)
-    return _num_open(low, high, len(chunks))
-
-
-def _shards_across(source: Source, job: VariableJob, chunks: Ints) -> Ints:
-    """For each cut, the shards that have chunks on both sides."""
-    shards = _shards(source, job.stored.name, job.order, chunks)
-    if shards is None or not len(chunks):
-        return np.zeros(len(chunks) + 1, np.int64)
-    rank = np.argsort(shards, kind="stable")
-    begins = np.flatnonzero(np.diff(shards[rank], prepend=-1))
-    return _num_open(rank[begins], rank[np.append(begins[1:], len(chunks)) - 1], len(chunks))
-
-
-def _num_open(low: Ints, high: Ints, num: int) -> Ints:
-    """For each cut before one of ``num`` chunks, the spans ``low < cut <= high``."""
-    steps = np.bincount(low + 1, minlength=num + 2) - np.bincount(high + 1, minlength=num + 2)
-    return np.asarray(np.cumsum(steps)[: num + 1], np.int64)
-
-
-def _shards(source: Source, variable: str, order: ChunkOrder, places: Ints) -> Ints | None:
-    """The number of the shard of each chunk; None if no two chunks share one."""
-    stored = [[axis.stored_chunk(n) for n in range(axis.num_blocks)] for axis in order.axes]
-    origin = [along[0] for along in stored]
-    numbers = []
-    for dim, along in enumerate(stored):
-        # Shards form a grid, so it is enough to look along each dimension.
-        keys = []
-        for chunk in along:
-            key = source.bundle_of(variable, (*origin[:dim], chunk, *origin[dim + 1 :]))
-            keys.append(key.name if isinstance(key, SmallKey) else key)
-        if any(key is None for key in keys):
-            return None
-        is_new = [before != after for before, after in itertools.pairwise(keys)]
-        numbers.append(np.cumsum([False, *is_new]))
-    if all(len(along) == along[-1] + 1 for along in numbers):
-        return None
-    index = order.blocks(places)
-    shape = tuple(int(along[-1]) + 1 for along in numbers)
-    at = tuple(along[index[:, dim]] for dim, along in enumerate(numbers))
-    return np.asarray(np.ravel_multi_index(at, shape), np.int64)
+    num = len(chunks) + 2
+    steps = np.bincount(low + 1, minlength=num) - np.bincount(high + 1, minlength=num)
+    return np.asarray(np.cumsum(steps)[:-1], np.int64)
 
 
 def num_nodes(order: ChunkOrder, pieces: PieceRange) -> tuple[int, int]:
@@ -362,8 +314,8 @@ class StatsOnCluster:
         )
         # Ends of units are looked for in the upper half of this size.
         unit_nbytes = tasks.unit_nbytes(total, MOST_UNITS // 2)
-        sizes = UnitSizes.of(unit_nbytes, total, tasks.num_threads, _RESULT_NBYTES)
-        self._units = cut_units(job.recipe.source, job.jobs, wanted, sizes)
+        clean_nbytes = min(total // tasks.num_threads, _CLEAN_NBYTES)
+        self._units = cut_units(job.jobs, wanted, unit_nbytes, clean_nbytes)
         self.num_reads = 0
 
     def check_memory(

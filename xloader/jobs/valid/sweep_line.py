@@ -267,7 +267,7 @@ class SampleCheck:
 
 
 _ENOUGH: Final = 0.75
-"""Whole shards are kept together if that gives this part of the units that were asked for."""
+"""Blocks of the same windows stay together if that gives this part of the units asked for."""
 
 
 @dataclass(frozen=True)
@@ -293,60 +293,31 @@ class SweepUnit:
         return self.alone[0] - self.first + max(self.last - self.alone[1], 0)
 
 
-def cut_sweep(
-    check: SampleCheck, line: BlockLine, most_nbytes: int, most_border: int
-) -> list[SweepUnit]:
+def cut_sweep(line: BlockLine, most_nbytes: int, most_border: int) -> list[SweepUnit]:
     """Cut blocks of the sweep into units; larger ones if they have too many windows in common."""
     if not len(line):
         return []
-    is_new = np.diff(line.lo, prepend=line.lo[0]) > 0
-    is_whole = is_new & ~_within_objects(check, line)
-    # The blocks at which a unit may begin: the fewest, then more, then all but the first.
-    levels = [np.flatnonzero(is_whole), np.flatnonzero(is_new), np.arange(1, len(line))]
     while True:
-        units = list(_units(line, _begins(line, levels, most_nbytes), most_nbytes))
+        units = list(_units(line, _begins(line, most_nbytes), most_nbytes))
         if len(units) == 1 or sum(unit.num_border for unit in units) <= most_border:
             return units
         most_nbytes *= 2
 
 
-def _begins(line: BlockLine, levels: list[Ints], most_nbytes: int) -> list[int]:
+def _begins(line: BlockLine, most_nbytes: int) -> list[int]:
     """The first block of each unit, then the number of blocks."""
     before = np.cumsum(line.sizes) - line.sizes
     total = int(line.sizes.sum())
     count = max(min(-(-total // most_nbytes), len(line)), 1)
     marks = np.arange(1, count) * (total / count)
-    cuts: Ints = np.zeros(0, np.int64)
-    for at in levels:
-        if len(at):
-            cuts = np.unique(at[nearest(before[at], marks)])
-        if len(cuts) + 1 >= _ENOUGH * count:
-            break
+    # A unit best begins where a block reaches into other windows than the one before.
+    cuts = at = np.flatnonzero(np.diff(line.lo, prepend=line.lo[0]) > 0)
+    if len(at):
+        cuts = np.unique(at[nearest(before[at], marks)])
+    if len(cuts) + 1 < _ENOUGH * count:
+        at = np.arange(1, len(line))
+        cuts = np.unique(at[nearest(before[at], marks)])
     return [0, *cuts.tolist(), len(line)]
-
-
-def _within_objects(check: SampleCheck, line: BlockLine) -> NDArray[np.bool_]:
-    """Whether a stored object, such as a shard, has blocks before each block and from it on."""
-    recipe, sweep, name = check.recipe, check.places.order[0], check.places.dims[0]
-    steps = np.zeros(len(line) + 1, np.int64)
-    for number, group in enumerate(check.groups):
-        axis, of_group = group.axes[sweep], line.take(line.group == number)
-        if axis is None:
-            continue
-        indices = np.unravel_index(of_group.block, group.shape)[sweep]
-        along, rows = np.unique(indices, return_index=True)
-        places = np.searchsorted(line.lo, of_group.lo[rows], side="right")
-        for demand in group.demands:
-            dims = recipe.variable(demand.variable).dims
-            keys = []
-            for block in along.tolist():
-                chunk = tuple(axis.stored_chunk(block) if dim == name else 0 for dim in dims)
-                keys.append(recipe.source.bundle_of(demand.variable, chunk))
-            # Small chunks may be read with any others, but each is an object of its own.
-            is_same = [key is not None and key == after for key, after in itertools.pairwise(keys)]
-            np.add.at(steps, places[:-1][is_same], 1)
-            np.add.at(steps, places[1:][is_same], -1)
-    return np.cumsum(steps)[:-1] > 0
 
 
 def _units(line: BlockLine, begins: list[int], most_nbytes: int) -> Iterator[SweepUnit]:

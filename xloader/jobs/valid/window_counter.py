@@ -414,7 +414,7 @@ def _count_units(counter: WindowCounter, memory_nbytes: int, tasks: ClusterTasks
     most_border = memory_nbytes // 2 // max(counter.counts_nbytes()[1], 1)
     num_reads = 0
     for is_static, line in zip((True, False), check.parts, strict=True):
-        units = cut_sweep(check, line, unit_nbytes, 0 if is_static else most_border)
+        units = cut_sweep(line, unit_nbytes, 0 if is_static else most_border)
         static = None if is_static else counter.static
         task = CountTask(check, counter.wanted, tasks.task_memory(memory_nbytes), static)
         waiting: dict[SweepUnit, UnitCounts] = {}

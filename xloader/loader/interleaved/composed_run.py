@@ -101,21 +101,18 @@ class SetFeed:
             self.batches.close()  # type: ignore[attr-defined]
 
 
+@dataclass(eq=False)
 class ComposedRun:
-    """One epoch, or the rest of one, whose batches are composed of those of several sets."""
+    """One epoch, or the rest of one, whose batches are composed of those of several sets.
 
-    def __init__(
-        self,
-        interleaving: Interleaving,
-        feeds: Sequence[SetFeed],
-        composer: Composer,
-        first_step: int,
-    ) -> None:
-        self._interleaving = interleaving
-        self._feeds = feeds
-        self._composer = composer
-        self._step = first_step
-        self.is_closed = False
+    `step`: the one that comes next.
+    """
+
+    interleaving: Interleaving
+    feeds: Sequence[SetFeed]
+    composer: Composer
+    step: int
+    is_closed: bool = False
 
     def take(self) -> Batch | None:
         """The next batch; None after the last one."""
@@ -124,28 +121,28 @@ class ComposedRun:
                 "the iterator is closed",
                 remedy="iterate over the loader again; after loader.close(), make a new loader",
             )
-        interleaving = self._interleaving
-        if self._step == interleaving.num_steps:
+        interleaving = self.interleaving
+        if self.step == interleaving.num_steps:
             return None
-        begun, ended = interleaving.counts(self._step), interleaving.counts(self._step + 1)
+        begun, ended = interleaving.counts(self.step), interleaving.counts(self.step + 1)
         sizes = interleaving.rank_dealers * np.subtract(ended, begun)
-        source = np.repeat(np.array([feed.name for feed in self._feeds]), sizes)
-        batch = self._composer.compose(self._pieces(begun, ended), len(source), source)
-        self._step += 1
+        source = np.repeat(np.array([feed.name for feed in self.feeds]), sizes)
+        batch = self.composer.compose(self._pieces(begun, ended), len(source), source)
+        self.step += 1
         return batch
 
     def close(self) -> None:
         """Stop the loaders of all sets."""
         self.is_closed = True
-        for feed in self._feeds:
+        for feed in self.feeds:
             feed.close()
 
     def _pieces(self, begun: Sequence[int], ended: Sequence[int]) -> Iterator[Piece]:
         """The rows that each set gives after so many of an epoch, up to so many."""
-        interleaving = self._interleaving
+        interleaving = self.interleaving
         num_lanes = interleaving.rank_dealers * interleaving.dealer_lanes
         done, at = interleaving.done, 0
-        for index, feed in enumerate(self._feeds):
+        for index, feed in enumerate(self.feeds):
             if begun[index] == ended[index]:
                 continue
             share, size = interleaving.share(index), interleaving.lane_rows[index]

@@ -54,7 +54,7 @@ from xloader.loader.reports.report import Report
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
 from xloader.show.cost_figures import Figures, SetShare, find_set, sum_variables
-from xloader.show.sample_cards import draw_weights, loader_card, option_facts
+from xloader.show.sample_cards import draw_weights
 
 if TYPE_CHECKING:
     from xloader.show.canvas import Picture
@@ -234,18 +234,8 @@ class InterleavedLoader(Loader):
 
     def _card(self) -> Card:
         num_steps = None if self._made is None else self._made.interleaving.num_steps
-        start = self._cursor.start
-        return loader_card(
-            f"xloader.{self._name}",
-            self._in_words(),
-            option_facts(
-                self.options, start.epoch, start.step, num_steps, is_closed=self._is_closed
-            ),
-            None,
-            None if self._progress is None else self.report(),
-            {member.name: member.recipe for member in self.sets.sets},
-            draw_weights(self.sets.weights),
-        )
+        recipes = {member.name: member.recipe for member in self.sets.sets}
+        return self._make_card(num_steps, None, recipes, draw_weights(self.sets.weights))
 
     def _in_words(self) -> str:
         count = "" if self._made is None else f"{self._made.interleaving.num_steps} "

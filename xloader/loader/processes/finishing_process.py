@@ -1,45 +1,178 @@
 """A worker process of a loader: it finishes the batches that the loader has gathered for it.
 
 It waits for one batch after the other, transforms it in the slot that both share, and says what
-became of it.
+became of it::
+
+    loader to process     FinishBatch; None to end
+    process to loader     None when it has started; FinishedBatch
+
+Batches themselves lie in shared memory: messages name their slots.
 """
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
+import pickle
 import random
 import signal
 import sys
 import threading
 import time
+import traceback
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing.connection import Connection
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+import xloader.errors
 from xloader.compiled.library import address_of
+from xloader.core.axis import Ints
 from xloader.core.messages import names_function
+from xloader.core.nans import FieldNans
 from xloader.engine.batches import BatchRows, OpenBatch
 from xloader.engine.buffers import Arrays, BatchPool, Buffer, Fields
 from xloader.engine.shared_slots import Parcel, SharedMemory, SharedSlots, pack
-from xloader.engine.work_clock import WorkTime
-from xloader.errors import OptionError
+from xloader.engine.tally import WorkTime
+from xloader.errors import OptionError, XloaderError, XloaderWarning
 from xloader.loader.batches.batch import Batch
 from xloader.loader.batches.batch_origin import BatchOrigin
 from xloader.loader.batches.row_list import Rows
-from xloader.loader.processes.process_messages import (
-    FinishBatch,
-    FinishedBatch,
-    SentError,
-    Warned,
-    forward_warnings,
-)
 from xloader.loader.ranks.finishing import Finishing
 from xloader.sources.arrays.dask_cluster import compute_synchronously
 from xloader.transforms.rng import Chance
+
+_MOST_CAUSES: Final = 5
+
+
+class FinishBatch(NamedTuple):
+    """Finish the batch in a slot.
+
+    `ids`: the sample of each row, also of those that fill the batch up.
+    """
+
+    epoch: int
+    step: BatchRows
+    slot: int
+    ids: Ints
+    is_padding: NDArray[np.bool_]
+
+
+class FinishedBatch(NamedTuple):
+    """A batch is ready in its slot, or could not be finished.
+
+    `parcel`: the fields, unless they lie in the slot as they were gathered; or what ``collate_fn``
+    returned, for fields of `collated_nbytes`.
+    """
+
+    nans: tuple[FieldNans, ...] = ()
+    parcel: Parcel | None = None
+    collated_nbytes: int | None = None
+    error: SentError | None = None
+    warnings: tuple[Warned, ...] = ()
+    spent: WorkTime = WorkTime()
+    where: str = ""
+
+
+class Warned(NamedTuple):
+    """A warning that the loader gives in place of the process."""
+
+    message: str
+    category: type[Warning]
+
+    @classmethod
+    def of(cls, message: Warning | str, category: type[Warning]) -> Warned:
+        """The message for a warning of this process."""
+        # Classes of a script cannot be looked up by another process.
+        known = (xloader.errors.__name__, Warning.__module__)
+        sent = next(kind for kind in category.__mro__ if kind.__module__ in known)
+        return cls(str(message), sent)
+
+
+class SentError(NamedTuple):
+    """An error with its causes, each as bytes, or in words where it cannot be pickled.
+
+    Parameters
+    ----------
+    chain : tuple of bytes
+        The error and its causes, pickled.
+    text : str
+        The traceback of the first of them that is not xloader's own.
+    """
+
+    chain: tuple[bytes, ...]
+    text: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException) -> SentError:
+        """Make it from an error that was raised in this process."""
+        chain: list[bytes] = []
+        text = ""
+        one: BaseException | None = error
+        while one is not None and len(chain) < _MOST_CAUSES:
+            chain.append(_pickled(one))
+            if not (text or isinstance(one, XloaderError)):
+                text = "".join(traceback.format_exception(one))
+            one = one.__cause__
+        return cls(tuple(chain), text)
+
+    def restored(self, where: str = "") -> BaseException:
+        """The error, to be raised in the loader's process.
+
+        Parameters
+        ----------
+        where : str
+            The process that raised it, for a note.
+        """
+        errors = [_unpickled(one) for one in self.chain]
+        for error, cause in itertools.pairwise(errors):
+            error.__cause__ = cause
+        for error in [e for e in errors if not isinstance(e, XloaderError)][:1]:
+            error.add_note(f"raised in {where}:\n{self.text}")
+        return errors[0]
+
+
+def _pickled(error: BaseException) -> bytes:
+    import cloudpickle
+
+    notes = list(getattr(error, "__notes__", ()))
+    try:
+        data = bytes(cloudpickle.dumps((error, notes)))
+        pickle.loads(data)
+    except Exception:
+        told = RuntimeError(f"{type(error).__name__}: {error}")
+        return pickle.dumps((told, notes))
+    return data
+
+
+def _unpickled(data: bytes) -> BaseException:
+    error: BaseException
+    error, notes = pickle.loads(data)
+    for note in notes[len(getattr(error, "__notes__", ())) :]:
+        error.add_note(note)
+    return error
+
+
+def forward_warnings(send: Callable[[Warned], None]) -> None:
+    """Send the warnings of this process to the loader, which shows or filters them.
+
+    Parameters
+    ----------
+    send : callable
+        Sends a message.
+    """
+
+    def forward(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        send(Warned.of(message, category))
+
+    warnings.simplefilter("always", XloaderWarning)
+    warnings.showwarning = forward
 
 
 @dataclass(frozen=True)
@@ -155,10 +288,7 @@ class FinishingProcess:
         joints = self._slots.arrays(task.slot)
         gathered = self._fields.named(joints, len(task.ids))
         room = self._fields.room(joints)
-        times = task.occurrences
-        last = 0 if times is None else int(times[-1])
-        step = BatchRows(task.step, task.ids[: task.num_samples], None, times, last)
-        batch = OpenBatch(step, dict(gathered))
+        batch = OpenBatch(task.step, dict(gathered))
         self._finish_of(task.epoch).apply(batch, task.ids)
         options = self._setup.finishing.options
         nbytes = sum(array.nbytes for array in batch.arrays.values())
@@ -176,7 +306,8 @@ class FinishingProcess:
     def _collated(self, arrays: Arrays, task: FinishBatch, room: Buffer | None) -> Parcel:
         finishing, hand_over = self._setup.finishing, self._setup.finishing.hand_over
         recipe, seed = finishing.recipe, finishing.options.seed
-        origin = BatchOrigin.of(recipe, Chance(seed, task.epoch, task.occurrences))
+        occurrences = task.step.occurrences_in(len(task.ids))
+        origin = BatchOrigin.of(recipe, Chance(seed, task.epoch, occurrences))
         made = [hand_over(array) for array in arrays.values()]
         rows = Rows(Batch(made, arrays, task.ids, task.is_padding, origin))
         collate_fn = finishing.options.collate_fn

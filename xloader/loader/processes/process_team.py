@@ -29,8 +29,12 @@ from xloader.engine.shared_slots import SharedMemory, SharedSlots
 from xloader.engine.slot_layout import SlotLayout
 from xloader.engine.threads import MOST_SECONDS
 from xloader.errors import ForkError, WorkersError
-from xloader.loader.processes.finishing_process import ProcessSetup, run_process
-from xloader.loader.processes.process_messages import FinishBatch, FinishedBatch
+from xloader.loader.processes.finishing_process import (
+    FinishBatch,
+    FinishedBatch,
+    ProcessSetup,
+    run_process,
+)
 from xloader.loader.processes.script_import import refuse_while_importing
 from xloader.loader.ranks.finishing import Finishing
 
@@ -113,7 +117,7 @@ class ProcessTeam:
                 if error is not None:
                     raise self._fail(partial(error.restored, self._name(member)))
                 member.is_ready = True
-            member.did = f"was finishing batch {task.step} of epoch {task.epoch}"
+            member.did = f"was finishing batch {task.step.index} of epoch {task.epoch}"
             member.connection.send(task)
             finished: FinishedBatch = member.connection.recv()
         except (EOFError, OSError):
@@ -121,7 +125,7 @@ class ProcessTeam:
                 raise self._fail(self._death_of(member)) from None
         finally:
             self._idle.put(member)
-        member.did = f"had last finished batch {task.step} of epoch {task.epoch}"
+        member.did = f"had last finished batch {task.step.index} of epoch {task.epoch}"
         return finished._replace(where=self._name(member))
 
     def close(self, *, is_stuck: bool = False) -> None:
@@ -243,18 +247,8 @@ class TeamFinisher(Finisher):
 
     def apply(self, batch: OpenBatch, ids: Ints) -> None:
         """Have a process finish a batch."""
-        step, times = batch.step, batch.step.occurrences_in(len(ids))
-        finished = self.team.finish(
-            FinishBatch(
-                self.epoch,
-                step.index,
-                self.team.slot_of(batch),
-                ids,
-                batch.is_padding(len(ids)),
-                times,
-                len(step.ids),
-            )
-        )
+        slot, is_padding = self.team.slot_of(batch), batch.is_padding(len(ids))
+        finished = self.team.finish(FinishBatch(self.epoch, batch.step, slot, ids, is_padding))
         batch.warnings = [(warned.message, warned.category) for warned in finished.warnings]
         batch.spent = finished.spent
         if finished.error is not None:

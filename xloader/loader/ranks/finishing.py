@@ -14,7 +14,7 @@ from xloader.core.options import LoaderOptions
 from xloader.core.output_dtypes import convert_floats
 from xloader.core.packing import Packing
 from xloader.engine.buffers import Arrays
-from xloader.engine.finishes import BatchFinish, unconverted, untransformed
+from xloader.engine.finishes import BatchFinish
 from xloader.loader.batches.row_list import SampleNames
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.recipe import Recipe
@@ -66,7 +66,7 @@ class Finishing:
             recipe = names.recipe
         unpacked, normalized = self._unpacked_layouts, self._normalized.keys()
 
-        def transform(arrays: Arrays, ids: Ints, occurrences: Ints | None = None, /) -> Arrays:
+        def transform(arrays: Arrays, ids: Ints, occurrences: Ints | None) -> Arrays:
             """Run the transforms of the recipe."""
             if names is not None:
                 ids = names.of(ids)
@@ -75,8 +75,9 @@ class Finishing:
 
         is_plain = not (recipe.steps or recipe.label_columns)
         nan_counts = {field.name: field.count_nans for field in self.packed_fields}
-        transform_or_not = untransformed if is_plain else transform
-        return BatchFinish(transform_or_not, self._convert, options.on_nan, nan_counts)
+        return BatchFinish(
+            None if is_plain else transform, self._convert, options.on_nan, nan_counts
+        )
 
     @property
     def _as_stored(self) -> set[str]:
@@ -92,9 +93,9 @@ class Finishing:
         return normalized_packings(self.recipe, self._unpacked_layouts)
 
     @property
-    def _convert(self) -> Callable[[Arrays], Arrays]:
+    def _convert(self) -> Callable[[Arrays], Arrays] | None:
         if self.options.on_device.dtype is None:
-            return unconverted
+            return None
         return partial(
             convert_floats,
             output_dtype=self.options.on_device.dtype,

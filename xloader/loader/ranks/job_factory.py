@@ -16,9 +16,9 @@ import numpy as np
 from xloader.engine.assembly import EngineParts, count_threads, stored_variables
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.buffers import BatchPool, Fields, MakeMemory
-from xloader.engine.executor import BlockMemory, Limits
 from xloader.engine.fetches_ahead import MOST_REQUESTS
 from xloader.engine.finishes import BatchFinish, Finisher
+from xloader.engine.native_executor import BlockMemory
 from xloader.engine.program import Program
 from xloader.engine.run import Job, Run, make_blocks
 from xloader.engine.tables import Tables
@@ -154,14 +154,13 @@ class JobFactory:
                 minimum_nbytes=plan.budget.minimum_nbytes(peak),
             )
         num_threads = count_threads(rank_plan.footprint, most, self._num_cores)
-        chunk_nbytes = rank_plan.footprint.max_chunk_nbytes
         num_spare = 0
         make_memory = self._memory_maker()
         # If an epoch loads less than may be in flight, its plan counts only what it loads.
         # And what Python reads may take all of it.
         is_spare = peak >= most and tables.is_native and not plan.is_resident
         if is_spare and self._num_ready and make_memory is None:
-            spare_nbytes = most - num_threads * chunk_nbytes
+            spare_nbytes = most - num_threads * rank_plan.footprint.max_chunk_nbytes
             num_spare = min(spare_nbytes // plan.budget.batch_nbytes, 2 * num_threads)
         num_ahead = self._num_ready + num_spare
         if self._fields is None or self._fields.num_batches != num_ahead + 2:
@@ -173,20 +172,7 @@ class JobFactory:
         if self._blocks is None:
             self._blocks = make_blocks(parts, tables, pool_nbytes)
         blocks = self._blocks
-        scratch_nbytes = tables.scratch_nbytes(chunk_nbytes, self._num_cores)
         outbox = None if self._device_path is None else self._device_path.outbox()
-        # Of a ring of slots, all memory counts, used or not.
-        batch_nbytes = fields.memory.nbytes_of(1) - fields.memory.nbytes_of(0)
-        limits = Limits(
-            batch_nbytes=batch_nbytes,
-            in_flight_nbytes=most - num_spare * plan.budget.batch_nbytes,
-            most_chunk_nbytes=chunk_nbytes,
-            num_cores=self._num_cores,
-            num_held=1,
-            num_known=num_known,
-            most_scratch=max(1, scratch_nbytes // chunk_nbytes),
-            most_loading_hands=num_threads,
-        )
         program = Program(
             parts,
             tables,
@@ -215,15 +201,18 @@ class JobFactory:
             parts=parts,
             tables=tables,
             finisher=finisher,
+            blocks=blocks,
+            num_cores=self._num_cores,
+            num_hands=num_hands,
             last_size=rank_plan.last_size if rank_plan.num_padding() else 0,
             num_ahead=num_ahead,
-            blocks=blocks,
-            limits=limits,
-            num_threads=num_threads,
-            num_hands=num_hands,
+            spare_nbytes=num_spare * plan.budget.batch_nbytes,
+            # Of a ring of slots, all memory counts, used or not.
+            batch_nbytes=fields.memory.nbytes_of(1) - fields.memory.nbytes_of(0),
+            num_held=1,
+            num_known=num_known,
             on_error=options.on_error,
             outbox=outbox,
-            most_fetched_nbytes=most - scratch_nbytes,
         )
         return Run(job)
 

@@ -1,15 +1,4 @@
-"""Blocks of dask arrays, computed on the calling thread, or on a cluster and fetched from it.
-
-Many threads of a loader ask for blocks at the same time::
-
-    threads      block 5   block 6   block 7 ...      each waits for its own block
-    submission   [tasks of 6 and 7 in one graph]      all that were asked for since the last one
-    workers      one result for each block, forgotten as soon as a thread has fetched it
-
-A graph of many tasks costs the client and the scheduler little more than one of a single task. So
-a request waits for others, as long as the workers have enough to do without it: as many blocks as
-wait to be sent, and more than they have threads.
-"""
+"""Blocks of dask arrays, computed on the calling thread, or on a cluster and fetched from it."""
 
 from __future__ import annotations
 
@@ -18,12 +7,11 @@ import hashlib
 import math
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import xarray as xr
@@ -33,6 +21,7 @@ from xloader.core.messages import warn_caller
 from xloader.errors import ClusterError, ClusterWarning
 from xloader.sources.arrays.dask_cluster import (
     active_client,
+    check_open,
     client_of_worker,
     cluster_errors,
     is_closed,
@@ -50,9 +39,6 @@ _WHAT: Final = "computing blocks"
 _REACH_SECONDS: Final = 2.0
 """Time in which a worker must answer, so that results are fetched from the workers themselves."""
 
-_COUNT_SECONDS: Final = 5.0
-"""Time after which the threads of the workers are counted again, as clusters grow and shrink."""
-
 _MOST_NBYTES: Final = 2**16
 """Largest array in memory that becomes a part of each task that needs it."""
 
@@ -65,7 +51,6 @@ class BlockGraph:
         from dask.highlevelgraph import HighLevelGraph
 
         graph = HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
-        self._layers = [layer for array in arrays for layer in array.__dask_layers__()]
         # Done for each block anew, this and the larger number of tasks would cost more than
         # computing a small block.
         self._graph = optimize_blockwise(graph, keys=[array.name for array in arrays])  # type: ignore[no-untyped-call]
@@ -74,8 +59,7 @@ class BlockGraph:
 
     def tasks(self, keys: Sequence[Hashable]) -> Graph:
         """The optimized tasks that some blocks need."""
-        needed = needed_tasks(self._graph, self._layers, keys)
-        return dict(self._optimize(needed, list(keys)))
+        return dict(self._optimize(needed_tasks(self._graph, keys), list(keys)))
 
 
 def has_layers(array: Any) -> bool:
@@ -83,77 +67,50 @@ def has_layers(array: Any) -> bool:
     return hasattr(array, "__dask_layers__")
 
 
-def needed_tasks(graph: Any, layers: Sequence[str], keys: Sequence[Hashable]) -> Graph:
-    """The tasks that some keys need."""
+def needed_tasks(graph: Any, keys: Iterable[Hashable]) -> Graph:
+    """The tasks that some keys need, found without making those of other blocks."""
     from dask.blockwise import Blockwise
+    from dask.core import keys_in_tasks
     from dask.highlevelgraph import MaterializedLayer
 
-    known = (Blockwise, MaterializedLayer)
-    if not all(type(layer) in known for layer in graph.layers.values()):
-        return dict(graph.cull(set(keys)))
-    wanted: dict[str, set[Hashable]] = {name: set() for name in graph.layers}
-    _claim(_LayerKeys(graph, layers), keys, wanted)
+    wanted = set(keys)
+    if not all(type(layer) in (Blockwise, MaterializedLayer) for layer in graph.layers.values()):
+        return dict(graph.cull(wanted))
+    owners: Any = _KeyOwners(graph.layers)
     tasks: Graph = {}
-    order = list(graphlib.TopologicalSorter(graph.dependencies).static_order())
-    for name in reversed(order):
-        if not wanted[name]:
-            continue
-        layer = graph.layers[name]
-        lower = _LayerKeys(graph, graph.dependencies[name])
-        if type(layer) is MaterializedLayer:
-            layer_tasks, below = _walk(layer, wanted[name], lower)
-        else:
-            culled, depends = layer.cull(wanted[name], frozenset())
-            layer_tasks, below = dict(culled), set().union(*depends.values())
-        tasks.update(layer_tasks)
-        _claim(lower, below, wanted)
+    while wanted:
+        of_layers: dict[str, set[Hashable]] = {}
+        for key in wanted:
+            owner = owners.owner(key)
+            if owner is not None:
+                of_layers.setdefault(owner, set()).add(key)
+            elif "distributed" not in sys.modules:
+                raise KeyError(key)
+            # Otherwise a cluster has it: arguments of tasks may be futures.
+        wanted = set()
+        for name, some in of_layers.items():
+            layer = graph.layers[name]
+            if type(layer) is Blockwise:
+                culled, depends = layer.cull(some, frozenset())
+                tasks.update(culled)
+                wanted.update(*depends.values())
+                continue
+            for key in some:
+                task = tasks[key] = layer[key]
+                known = getattr(task, "dependencies", None)
+                # Without: a task as a tuple, or an alias as a plain key.
+                wanted.update(keys_in_tasks(owners, [task]) if known is None else known)
+        wanted -= tasks.keys()
     return tasks
 
 
-def _walk(
-    layer: Mapping[Any, Any], keys: Iterable[Hashable], lower: _LayerKeys
-) -> tuple[Graph, set[Hashable]]:
-    """The tasks of a layer that some keys need, and the keys that these need of other layers."""
-    from dask.core import keys_in_tasks
+class _KeyOwners:
+    """Which of some layers has a key, without making the tasks of the blockwise layers."""
 
-    tasks: Graph = {}
-    below: set[Hashable] = set()
-    left = list(keys)
-    while left:
-        key = left.pop()
-        if key in tasks:
-            continue
-        if key not in layer:
-            below.add(key)
-            continue
-        task = tasks[key] = layer[key]
-        known = getattr(task, "dependencies", None)
-        if known is None:
-            # A task as a tuple, or an alias as a plain key.
-            known = {*keys_in_tasks(layer, [task]), *keys_in_tasks(cast(Any, lower), [task])}
-        left.extend(known)
-    return tasks, below
-
-
-def _claim(keys: _LayerKeys, some: Iterable[Hashable], wanted: dict[str, set[Hashable]]) -> None:
-    """Add each key to the wanted keys of the layer that has it, if any has."""
-    for key in some:
-        owner = keys.owner(key)
-        if owner is not None:
-            wanted[owner].add(key)
-        elif "distributed" not in sys.modules:
-            raise KeyError(key)
-        # Otherwise a cluster has it: arguments of tasks may be futures.
-
-
-class _LayerKeys:
-    """Keys of some layers, found without making the tasks of the blockwise layers."""
-
-    def __init__(self, graph: Any, names: Iterable[str]) -> None:
+    def __init__(self, layers: Mapping[str, Any]) -> None:
         from dask.blockwise import Blockwise
 
-        layers = {name: graph.layers[name] for name in names}
-        self._blockwise = {
+        self._outputs = {
             layer.output: name for name, layer in layers.items() if type(layer) is Blockwise
         }
         self._others = {
@@ -162,118 +119,43 @@ class _LayerKeys:
 
     def owner(self, key: Any) -> str | None:
         """Name of the layer that has a key. None if there is none."""
-        if isinstance(key, tuple) and key and isinstance(key[0], str):
-            layer_name = self._blockwise.get(key[0])
-            if layer_name is not None:
-                return layer_name
+        name = key[0] if isinstance(key, tuple) and key and isinstance(key[0], str) else key
+        if isinstance(name, str):
+            if name in self._outputs and name is not key:
+                return self._outputs[name]
+            if key in self._others.get(name, ()):
+                return name
         return next((name for name, layer in self._others.items() if key in layer), None)
 
     def __contains__(self, key: Any) -> bool:
         return self.owner(key) is not None
 
 
-@dataclass(eq=False)
-class Request:
-    """Blocks that are asked for together."""
-
-    tasks: Graph
-    keys: Sequence[Hashable]
-    futures: list[Any] = field(default_factory=list)
-    error: Exception | None = None
+_REACHED: Final[weakref.WeakKeyDictionary[Any, bool]] = weakref.WeakKeyDictionary()
+"""Whether this process can connect to the workers, by client."""
 
 
-class BlockRequests:
-    """Requests of all threads of this process for blocks that one cluster computes."""
+def compute_on_cluster(client: Any, tasks: Graph, keys: Sequence[Hashable]) -> list[Any]:
+    """Compute tasks on the cluster, and fetch the values of some of them.
 
-    _all: ClassVar[weakref.WeakKeyDictionary[Any, BlockRequests]] = weakref.WeakKeyDictionary()
-    _making: ClassVar[threading.Lock] = threading.Lock()
-
-    def __init__(self) -> None:
-        self._waiting: list[Request] = []
-        self._out: set[Request] = set()
-        self._num_threads = 0
-        self._counted = -math.inf
-        self._changed = threading.Condition()
-        self._sending = threading.Lock()
-        self._counting = threading.Lock()
-        self._are_reached: bool | None = None
-
-    @classmethod
-    def of(cls, client: Any) -> BlockRequests:
-        """The requests that go through a client."""
-        with cls._making:
-            return cls._all.setdefault(client, cls())
-
-    def get(self, client: Any, tasks: Graph, keys: Sequence[Hashable]) -> list[Any]:
-        """Compute tasks on the cluster, and fetch the values of some of them.
-
-        The cluster forgets them afterwards, also if the calling thread is given up.
-        """
-        attempts = current()
-        request = Request(tasks, keys)
-        attempts.on_given_up = partial(self._forget, request)
-        try:
-            with cluster_errors(_WHAT):
-                futures = self._send(client, request)
-                if attempts.is_given_up:
-                    self._forget(request)
-                if self._are_reached is None:
-                    self._are_reached = _reaches_workers(client)
-                return list(client.gather(futures, direct=self._are_reached))
-        finally:
-            attempts.on_given_up = None
-            self._forget(request)
-
-    def _send(self, client: Any, request: Request) -> list[Any]:
-        """Send the tasks of a request, and of all that wait then, as one graph."""
-        self._count_workers(client)
-        with self._changed:
-            self._waiting.append(request)
-            self._changed.wait_for(lambda: self._is_due(request))
-        with self._sending:
-            # Another thread may have sent it meanwhile.
-            if request in self._waiting:
-                with self._changed:
-                    sent, self._waiting = self._waiting, []
-                    self._out.update(sent)
-                self._send_all(client, sent)
-        if request.error is not None:
-            raise request.error
-        return request.futures
-
-    def _count_workers(self, client: Any) -> None:
-        """Look from time to time how many threads the workers have."""
-        with self._counting:
-            if time.monotonic() > self._counted + _COUNT_SECONDS:
-                self._num_threads = sum(worker_threads(client).values())
-                self._counted = time.monotonic()
-
-    def _is_due(self, request: Request) -> bool:
-        """Whether all that wait are to be sent now, or this request need not wait any longer."""
-        enough = max(len(self._waiting), self._num_threads)
-        return len(self._out) <= enough or request not in self._waiting
-
-    @staticmethod
-    def _send_all(client: Any, requests: Sequence[Request]) -> None:
-        """Send requests as one graph. Those that cannot be sent get an error."""
-        try:
-            _submit(client, requests)
-        except Exception as error:
-            if len(requests) == 1:
-                requests[0].error = error
-                return
-            # One of them may be at fault, which must not fail the others.
-            for request in requests:
-                BlockRequests._send_all(client, [request])
-
-    def _forget(self, request: Request) -> None:
-        """Let the cluster forget the tasks of a request, and send others in its place."""
-        release_futures(request.futures)
-        with self._changed:
-            self._out.discard(request)
-            if request in self._waiting:
-                self._waiting.remove(request)
-            self._changed.notify_all()
+    The cluster forgets them afterwards, also if the calling thread is given up.
+    """
+    attempts = current()
+    futures: list[Any] = []
+    attempts.on_given_up = partial(release_futures, futures)
+    try:
+        with cluster_errors(_WHAT):
+            check_open(client)
+            renamed, names = _renamed(_joined(tasks, set(keys)), keys)
+            futures += client.get(renamed, names, sync=False)
+            if attempts.is_given_up:
+                release_futures(futures)
+            if client not in _REACHED:
+                _REACHED[client] = _reaches_workers(client)
+            return list(client.gather(futures, direct=_REACHED[client]))
+    finally:
+        attempts.on_given_up = None
+        release_futures(futures)
 
 
 def with_held_values(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
@@ -304,18 +186,6 @@ def with_held_values(tasks: Graph, keys: Sequence[Hashable]) -> Graph:
     finally:
         release_futures(futures)
     return {**tasks, **dict(zip(held, values, strict=True))}
-
-
-def _submit(client: Any, requests: Sequence[Request]) -> None:
-    tasks: Graph = {}
-    key_groups: list[list[Hashable]] = []
-    for request in requests:
-        renamed, keys = _renamed(_joined(request.tasks, set(request.keys)), request.keys)
-        tasks |= renamed
-        key_groups.append(keys)
-    future_groups = client.get(tasks, key_groups, sync=False)
-    for request, futures in zip(requests, future_groups, strict=True):
-        request.futures = futures
 
 
 def _joined(tasks: Graph, keys: set[Hashable]) -> Graph:
@@ -432,7 +302,7 @@ def effort_of(array: Any) -> TaskCost:
         return TaskCost(num_tasks=0, num_repeats=0.0)
     graph = array.__dask_graph__()
     middle = tuple(count // 2 for count in array.numblocks)
-    num_tasks = len(needed_tasks(graph, array.__dask_layers__(), [(array.name, *middle)]))
+    num_tasks = len(needed_tasks(graph, [(array.name, *middle)]))
     num_all = sum(len(layer) for layer in graph.layers.values())
     return TaskCost(num_tasks, num_tasks * math.prod(array.numblocks) / max(1, num_all))
 
@@ -480,7 +350,7 @@ class BlockComputer:
             results = get_sync(with_held_values(graph.tasks(keys), keys), keys)
         else:
             self._last_client = weakref.ref(client)
-            results = BlockRequests.of(client).get(client, graph.tasks(keys), keys)
+            results = compute_on_cluster(client, graph.tasks(keys), keys)
         return [_checked(block, *place) for block, place in zip(results, blocks, strict=True)]
 
     def _tell_of_closed(self) -> None:

@@ -76,8 +76,6 @@ class ZarrOpener:
         The keys of the versions are asked for one at a time. zarr asks for all of them at once. If
         several requests fail, it may leave errors behind that are logged with their URLs.
         """
-        if not zarr_adapter.is_known():
-            return self
         store, failed = self.place.open_store(), None
         wanted_format = self.kwargs.get("zarr_format")
         prototype = zarr_adapter.default_buffer_prototype()

@@ -245,8 +245,6 @@ class _Arrays:
 
     def _get(self, key: str) -> bytes | None:
         """The bytes of an object of the group; None if there is none, or it cannot be read."""
-        if not zarr_adapter.is_known():
-            return None
         prototype = zarr_adapter.default_buffer_prototype()
         try:
             buffer = zarr_adapter.sync(self._store.get(f"{self._prefix}{key}", prototype))

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import cloudpickle
-import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
@@ -34,7 +33,6 @@ from xloader.sources.stores import object_stores
 from xloader.sources.stores.bounded_reads import (
     OrdinaryFiles,
     RetryingStore,
-    protocols_of,
     with_ordinary_files,
 )
 from xloader.sources.stores.per_process import Home, PerProcess
@@ -294,17 +292,12 @@ def lies_in_memory(store: Store) -> bool:
     if isinstance(store, ObjectStore):
         return type(store.store).__name__ == "MemoryStore"
     fs = getattr(store, "fs", None)
-    return "memory" in protocols_of(getattr(fs, "sync_fs", fs))
+    # The protocol is a text or a tuple of texts.
+    return "memory" in getattr(getattr(fs, "sync_fs", fs), "protocol", ())
 
 
 def _copy_of_memory(store: Store) -> MemoryStore:
     """Copy all objects of a store into a memory store that pickles."""
-    if not zarr_adapter.is_known():
-        raise UnsupportedDataError(
-            "a store in memory cannot be sent to another process with this release of zarr",
-            given=f"{type(store).__name__}, zarr {zarr.__version__}",
-            remedy="write the data to disk, or install an older zarr or a newer xloader",
-        )
 
     async def read() -> dict[str, Any]:
         """All objects of the store by key."""

@@ -36,10 +36,8 @@ from xloader.sources.zarr.parse_codecs import Metadata
 _NAMES: Final = {2: (".zarray", ".zattrs"), 3: ("zarr.json",)}
 """Names of an array's documents, by version of the format. The first one must exist."""
 
-_DECODING: Final = (*DECODING_KEYS, "dtype")
-"""Attributes that decide how stored numbers are decoded. Others may change at any time."""
-
-_PLURAL: Final = ("chunks", "shards", "codecs", "dimensions")
+_DECODING: Final = (*DECODING_KEYS, "dtype", "_ARRAY_DIMENSIONS")
+"""Attributes that decide what is read. Others may change at any time."""
 
 _OTHER: Final = {2: 3, 3: 2}
 """For each version of the Zarr format, the other one."""
@@ -64,55 +62,22 @@ def parse(texts: Sequence[bytes | None], opened: Metadata) -> Metadata:
 
 
 def differences(opened: Metadata, now: Metadata) -> dict[str, str]:
-    """Describe the differences of metadata that change the values that are read, by property."""
+    """Describe the differences of metadata that change the values that are read, by entry."""
     before, after = _facts(opened), _facts(now)
     changes = {}
     for name in dict.fromkeys((*before, *after)):
         old, new = before.get(name, "none"), after.get(name, "none")
         if old != new:
-            was, are = ("were", "are") if name in _PLURAL else ("was", "is")
-            changes[name] = f"{name} {was} {old}, {are} now {new}"
+            changes[name] = f"{name} was {old}, is now {new}"
     return changes
 
 
 def _facts(metadata: Metadata) -> dict[str, str]:
-    """The properties that are compared, by name, as text."""
+    """The entries of a document that are compared, by name, as text."""
     document: dict[str, Any] = metadata.to_dict()
-    attributes = document.get("attributes") or {}
-    layout = _facts_of_v2(document) if metadata.zarr_format == 2 else _facts_of_v3(document)
-    facts = {"shape": document["shape"], **layout, "fill value": document["fill_value"]}
-    facts |= {name: attributes[name] for name in _DECODING if name in attributes}
-    return {name: _as_text(value) for name, value in facts.items()}
-
-
-def _facts_of_v2(document: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "chunks": document.get("chunks"),
-        "dtype": document.get("dtype"),
-        "codecs": [document.get("filters"), document.get("compressor"), document.get("order")],
-        "dimensions": (document.get("attributes") or {}).get("_ARRAY_DIMENSIONS"),
-        "separator of keys": document.get("dimension_separator"),
-    }
-
-
-def _facts_of_v3(document: dict[str, Any]) -> dict[str, Any]:
-    grid, codecs = document["chunk_grid"], list(document["codecs"])
-    facts = {"chunks": _sizes(grid)}
-    sharding = codecs[0] if len(codecs) == 1 else {}
-    if sharding.get("name") == "sharding_indexed":
-        inner = dict(sharding["configuration"])
-        facts = {"shards": _sizes(grid), "chunks": inner.pop("chunk_shape")}
-        codecs = [inner]
-    return facts | {
-        "dtype": document.get("data_type"),
-        "codecs": [*codecs, *document.get("storage_transformers", ())],
-        "dimensions": document.get("dimension_names"),
-        "keys of chunks": document.get("chunk_key_encoding"),
-    }
-
-
-def _sizes(grid: dict[str, Any]) -> Any:
-    return grid["configuration"]["chunk_shape"] if grid["name"] == "regular" else grid
+    attributes = document.pop("attributes", None) or {}
+    document |= {f"attribute {name}": attributes[name] for name in _DECODING if name in attributes}
+    return {name: _as_text(value) for name, value in document.items()}
 
 
 def _as_text(value: Any) -> str:

@@ -39,10 +39,10 @@ _MOST_OBJECTS: Final = 8
 def take_inventory(array: StoredArray) -> ObjectInventory | None:
     """List the stored objects of an array.
 
-    None if the store cannot be listed, if there are too many objects, or if the grid is unknown.
+    None if the store cannot be listed, or if there are too many objects.
     """
     store, counts = array.store, array.grid.object_counts
-    if not array.grid.is_known or math.prod(counts) > _MOST_LISTED:
+    if math.prod(counts) > _MOST_LISTED:
         return None
     prefix = f"{array.path}/" if array.path else ""
     keys = list_names(store, lambda: store.list_prefix(prefix))
@@ -71,7 +71,7 @@ def list_names(
     store: Store, make_listing: Callable[[], AsyncIterator[str]], most: int | None = None
 ) -> list[str] | None:
     """The names in a listing of a store, the first of them at most; None if it cannot be listed."""
-    if not (zarr_adapter.is_known() and store.supports_listing):
+    if not store.supports_listing:
         return None
 
     async def collect() -> list[str]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 import numpy as np
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
+from zarr.storage import LocalStore, ObjectStore, ZipStore
 
 from xloader.compiled.library import ADDRESS, NUMBER, address_of, find_function
 from xloader.sources.retries import Attempts, current
@@ -30,9 +30,8 @@ from xloader.sources.stores.bounded_reads import (
     check_mode,
     check_path,
     check_size,
-    get_bounded,
+    get_checked,
     plain,
-    told_size,
 )
 from xloader.sources.zarr.codec_chain import SCRATCH, Bytes
 from xloader.sources.zarr_adapter import (
@@ -40,8 +39,6 @@ from xloader.sources.zarr_adapter import (
     SuffixByteRequest,
     SupportsGetSync,
     default_buffer_prototype,
-    innermost,
-    is_known,
     is_synchronous,
     read_zip,
     sync,
@@ -281,8 +278,6 @@ def _read_at(file: int, buffer: Bytes, start: int) -> int:
 def is_waiting(store: Store) -> bool:
     """Whether reading a store mostly waits, because it can only be read asynchronously."""
     store = plain(store)
-    if not is_known():
-        return not isinstance(innermost(store), LocalStore | MemoryStore | ZipStore)
     return not (is_synchronous(store) or isinstance(store, ZipStore))
 
 
@@ -292,12 +287,10 @@ def objects_of(store: Store) -> Objects:
     if type(store) in (LocalStore, OrdinaryFiles):
         return Files(str(cast("LocalStore", store).root))
     if type(store) is ZipStore:
-        return _OneByOne(store, partial(read_zip, store))
+        return _OneByOne(partial(read_zip, store))
     if is_synchronous(store):
         read, prototype = cast("SupportsGetSync", store).get_sync, default_buffer_prototype()
-        return _OneByOne(
-            store, lambda key, wanted: read(key, prototype=prototype, byte_range=wanted)
-        )
+        return _OneByOne(lambda key, wanted: read(key, prototype=prototype, byte_range=wanted))
     return OfObstore(store) if type(store) is ObjectStore else Asynchronous(store)
 
 
@@ -305,14 +298,10 @@ def objects_of(store: Store) -> Objects:
 class _OneByOne(Objects):
     """The objects of a store that is read with one direct call for each piece, without a wait."""
 
-    store: Store
     read: Callable[[str, ByteRequest | None], Buffer | None]
 
     def _get_piece(self, key: str, start: int, stop: int | None, most: int) -> Bytes | None:
-        wanted = _request(start, stop)
-        if wanted is None:
-            check_size(key, told_size(self.store, key), most)
-        data = _as_bytes(self.read(key, wanted))
+        data = _as_bytes(self.read(key, _request(start, stop)))
         check_size(key, 0 if data is None else data.size, most)
         return data
 
@@ -342,7 +331,7 @@ class Asynchronous(Objects):
             wanted = _request(start, stop)
             async with limit:
                 return await attempts.ask_async(
-                    key, lambda: get_bounded(self._store, key, self._prototype, wanted, most)
+                    key, lambda: get_checked(self._store, key, self._prototype, wanted, most)
                 )
 
         async def gather() -> list[Buffer | None]:

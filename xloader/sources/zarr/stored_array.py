@@ -23,7 +23,6 @@ from xloader.sources.base import ChunkFiles, ShardFiles
 from xloader.sources.chunk_sizes import Cut, shift, take
 from xloader.sources.retries import current
 from xloader.sources.store_watch import Watch
-from xloader.sources.stores.bounded_reads import bounded, most_stored_nbytes
 from xloader.sources.zarr.codec_chain import Bytes, CastView, Chain, Checked, Scratch, Sharding
 from xloader.sources.zarr.compiled_decoding import decoder
 from xloader.sources.zarr.object_readers import Files, Objects, reads_together
@@ -59,13 +58,11 @@ def metadata_in_json(array: zarr.Array[Any]) -> object:
 def _key_encoder(path: str, metadata: Metadata) -> Callable[[tuple[int, ...]], str]:
     """Make the function that gives the key of a stored object from its index."""
     prefix = f"{path}/" if path else ""
-    # In a release of zarr without this method, keys are only used in messages.
-    encode = getattr(metadata, "encode_chunk_key", lambda index: ".".join(map(str, index)))
     if metadata.zarr_format == 3 and metadata.to_dict()["chunk_key_encoding"]["name"] == "default":
         # Four times as fast as zarr's own method, which would be called for each chunk.
         separator = str(_separator_of(metadata))
         return lambda index: prefix + separator.join(("c", *map(str, index)))
-    return lambda index: prefix + encode(index)
+    return lambda index: prefix + metadata.encode_chunk_key(index)
 
 
 def _separator_of(metadata: Metadata) -> str | None:
@@ -83,8 +80,7 @@ def _separator_of(metadata: Metadata) -> str | None:
 class StoredArray:
     """One array of an open store, with its chunks by index.
 
-    `objects`: None if zarr's release is unknown. `key_of_object`: gives the key of a stored object
-    from its index.
+    `key_of_object`: gives the key of a stored object from its index.
     """
 
     store: Store
@@ -92,7 +88,7 @@ class StoredArray:
     _metadata: Metadata
     grid: StoredGrid
     watch: Watch
-    _objects: Objects | None
+    objects: Objects
 
     def __post_init__(self) -> None:
         self.key_of_object = _key_encoder(self.path, self._metadata)
@@ -109,15 +105,9 @@ class StoredArray:
 
         self._shard_at = shard_at
         self._shards: ShardReader | None = None
-        if self._objects is not None and self.grid.is_sharded and self._first_sharding is not None:
+        if self.grid.is_sharded and self._first_sharding is not None:
             chain = self._chain_of(self.grid.largest_shape)
-            self._shards = ShardReader(self._objects, chain, IndexCache.of_process())
-
-    @property
-    def objects(self) -> Objects:
-        """The reader of the stored objects."""
-        assert self._objects is not None, "objects are read by those who know zarr's release"
-        return self._objects
+            self._shards = ShardReader(self.objects, chain, IndexCache.of_process())
 
     @property
     def is_sharded(self) -> bool:
@@ -126,12 +116,7 @@ class StoredArray:
 
     @cached_property
     def _array(self) -> zarr.Array[Any]:
-        array = zarr_adapter.array_of(self.store, self.path, self._metadata)
-        # Files are bounded by `OrdinaryFiles`, and what lies in memory takes none.
-        if not zarr_adapter.is_known() or zarr_adapter.is_synchronous(self.store):
-            return array
-        store = bounded(self.store, most_stored_nbytes(array))
-        return zarr_adapter.array_of(store, self.path, self._metadata)
+        return zarr_adapter.array_of(self.store, self.path, self._metadata)
 
     @property
     def _first_sharding(self) -> Sharding | None:
@@ -146,7 +131,7 @@ class StoredArray:
         """How native threads read the chunks, which must be at most compressed; or decode them."""
         compiled, chain = decoder(), self._chain_of(self.grid.largest_shape)
         separator = _separator_of(self._metadata)
-        root = self._objects.prefix if isinstance(self._objects, Files) else None
+        root = self.objects.prefix if isinstance(self.objects, Files) else None
         if compiled is None:
             return None
         if chain is None or chain.simple is None or not chain.simple.dtype.isnative:
@@ -198,15 +183,9 @@ class StoredArray:
             self._shards.forget(self.key(chunk))
 
     def is_there(self, chunk: tuple[int, ...]) -> bool:
-        """Whether a chunk is in the store; for a chunk of a shard, whether the index lists it.
-
-        Always True if zarr's release or the chunk grid is unknown.
-        """
+        """Whether a chunk is in the store; for a chunk of a shard, whether the index lists it."""
         if self._shards is not None:
             return self._shards.is_there(self._shard_at(self.grid.object_of(chunk)), chunk)
-        if not (zarr_adapter.is_known() and self.grid.is_known):
-            # Only zarr's public names are used then, and none of them tells this.
-            return True
         key = self.key(chunk)
         return current().ask(key, lambda: bool(zarr_adapter.sync(self.store.exists(key))))
 

@@ -26,7 +26,7 @@ import numpy as np
 import zarr
 
 from xloader.core.axis import MOST_BLOCKS
-from xloader.errors import UnsupportedDataError, XloaderError
+from xloader.errors import UnsupportedDataError
 from xloader.sources.chunk_sizes import Sizes, compact, num_chunks
 
 MOST_NBYTES: Final = 2**60
@@ -47,7 +47,6 @@ class StoredGrid:
     shape: tuple[int, ...]
     object_sizes: tuple[Sizes, ...]
     inner_shape: tuple[int, ...] | None = None
-    is_known: bool = True
 
     @property
     def is_sharded(self) -> bool:
@@ -158,14 +157,7 @@ class StoredGrid:
 
 def grid_of(array: zarr.Array[Any]) -> StoredGrid:
     """Read how a Zarr array is cut into chunks."""
-    is_known = True
-    try:
-        sizes, inner = _sizes_of_document(array)
-    except XloaderError:
-        raise
-    # The kind of grid or the form of the document is unknown here. zarr may know it.
-    except (AttributeError, KeyError, TypeError):
-        sizes, inner, is_known = _sizes_by_zarr(array), None, False
+    sizes, inner = _sizes_of_document(array)
     smallest = (n if isinstance(n, int) else min(n, default=1) for n in (*sizes, *(inner or ())))
     if min(smallest, default=1) < 1:
         raise UnsupportedDataError(
@@ -173,7 +165,7 @@ def grid_of(array: zarr.Array[Any]) -> StoredGrid:
             given=f"chunks of shape {sizes if inner is None else inner}",
             remedy="rewrite the array",
         )
-    grid = StoredGrid(tuple(array.shape), sizes, inner, is_known)
+    grid = StoredGrid(tuple(array.shape), sizes, inner)
     _check_sizes(array, grid)
     return grid
 
@@ -230,17 +222,6 @@ def _expanded(sizes: int | Sequence[int | Sequence[int]]) -> Sizes:
             remedy="rewrite the array with larger chunks, or with chunks of one size",
         )
     return tuple(itertools.chain.from_iterable((int(n),) * int(times) for n, times in pairs))
-
-
-def _sizes_by_zarr(array: zarr.Array[Any]) -> tuple[Sizes, ...]:
-    sizes = getattr(array, "read_chunk_sizes", None)
-    if sizes is None:
-        raise UnsupportedDataError(
-            f"array {array.path!r} has a chunk grid of an unknown kind",
-            given=f"a grid of class {type(getattr(array.metadata, 'chunk_grid', None)).__name__}",
-            remedy="install a newer zarr, or rewrite the array with regular chunks",
-        )
-    return tuple(compact(tuple(int(n) for n in along)) for along in sizes)
 
 
 def _begins(sizes: Sizes, unit: int) -> Begins:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 
 from xloader.errors import UnsupportedDataError, XloaderError
-from xloader.sources import zarr_adapter
 from xloader.sources.arrays import catalog
 from xloader.sources.arrays.xarray_source import XarraySource
 from xloader.sources.base import (
@@ -110,8 +109,6 @@ def plan_variable(
 
 
 def _is_decoded_here(metadata: Metadata, grid: StoredGrid) -> bool:
-    if not (zarr_adapter.is_known() and grid.is_known):
-        return False
     if chain_of(metadata, grid.largest_shape) is None:
         return False
     if not grid.is_sharded:
@@ -123,7 +120,7 @@ def _is_decoded_here(metadata: Metadata, grid: StoredGrid) -> bool:
 def _open_arrays(
     store: PerProcess[Store], routes: Mapping[str, Route], watches: Mapping[str, Watch]
 ) -> dict[str, StoredArray]:
-    objects = objects_of(store.get()) if zarr_adapter.is_known() else None
+    objects = objects_of(store.get())
     return {
         v: StoredArray(store.get(), r.path, r.metadata, r.grid, watches[v], objects)
         for v, r in routes.items()
@@ -151,7 +148,6 @@ class ZarrSource(Described):
         is_forkable: bool = False,
         is_behind: bool = True,
     ) -> None:
-        _check_release(on_missing)
         self.name = name
         secrets = Secrets(place.secrets)
         self._faults = ReadFaults(name, secrets, on_missing)
@@ -174,7 +170,7 @@ class ZarrSource(Described):
         }
         store = PerProcess(place.open_store, name, is_remade=is_forkable)
         self._watches = {v: Watch(name) for v in arrays}
-        if zarr_adapter.is_known() and not place.is_frozen:
+        if not place.is_frozen:
             self._watches = watches_of(arrays, name, secrets, store.get, is_behind=is_behind)
         self._arrays = PerProcess(
             partial(_open_arrays, store, self._routes, self._watches), name, is_remade=is_forkable
@@ -266,11 +262,9 @@ class ZarrSource(Described):
             return variable, route.object_of(chunk)
         return SmallKey((variable, route.object_of(chunk))) if route.is_sharded else None
 
-    def stored_objects(self, variable: str) -> StoredObjects | None:
+    def stored_objects(self, variable: str) -> StoredObjects:
         """The stored objects of a variable. Sizes of a few are looked up, and none is read."""
         grid = self._routes[variable].grid
-        if not (grid.is_known and zarr_adapter.is_known()):
-            return None
         itemsize = self._variables[variable].stored_dtype.itemsize
         share = stored_share(self._arrays.get()[variable], itemsize)
         return StoredObjects(grid.object_sizes if grid.is_sharded else None, share)
@@ -299,17 +293,6 @@ class ZarrSource(Described):
                 self._faults.tell(error, read, array, is_decoding=True)
         array.watch.note_read()
         return Outcome(num_missing, num_requests=len(reads))
-
-
-def _check_release(on_missing: OnMissing) -> None:
-    """Warn if zarr's release is unknown, and refuse ``on_missing="raise"`` with it."""
-    if on_missing == "raise" and not zarr_adapter.is_known():
-        raise UnsupportedDataError(
-            "xloader cannot detect absent chunks with this release of zarr",
-            given=f'on_missing="raise", zarr {zarr.__version__}',
-            remedy="install an older zarr, or a newer xloader",
-        )
-    zarr_adapter.warn_of_unknown_release()
 
 
 def _open_coordinates(
