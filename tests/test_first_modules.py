@@ -11,8 +11,8 @@ import pytest
 import xloader
 from tests import floors
 from xloader import forcings
+from xloader.cluster.checkpoint_places import describe_function
 from xloader.core.windows import Windows
-from xloader.dask.fanned_ranks import describe_function
 from xloader.transforms.steps import FIRST_MODULES, Map, text_of
 from xloader.xbatcher.patches import make_patches
 from xloader.xbatcher.to_samples import Stacked

@@ -17,9 +17,8 @@ import xarray as xr
 import xloader
 from tests.cluster.conftest import distributed, local_cluster
 from xloader.cluster import checkpoint_places, rank_queue
-from xloader.cluster.checkpoint_places import FolderPlace, SchedulerPlace
+from xloader.cluster.checkpoint_places import FolderPlace, SchedulerPlace, describe_function
 from xloader.cluster.rank_queue import HostShares, worker_threads
-from xloader.dask.fanned_ranks import describe_function
 from xloader.errors import (
     ClosedError,
     ClusterError,
