@@ -253,11 +253,10 @@ def draw_plans(plans: Floats, least: int | None, title: str) -> Picture:
 
 def _style(number: int, count: int) -> dict[str, Any]:
     """Colour and width of a line; later ones are thinner, so that equal plans show both."""
-    if count <= len(COLOURS):
-        share = number / max(count - 1, 1)
-        width = _WIDEST + share * (_THINNEST - _WIDEST) if count > 1 else 2.0
-        return {"color": COLOURS[number], "linewidth": width}
-    return {"color": colormaps["viridis"](0.95 * number / (count - 1)), "linewidth": _THINNEST}
+    share = number / max(count - 1, 1)
+    is_few = count <= len(COLOURS)
+    colour = COLOURS[number] if is_few else colormaps["viridis"](0.95 * share)
+    return {"color": colour, "linewidth": _WIDEST + share * (_THINNEST - _WIDEST)}
 
 
 def _name_memory(axes: Axes, memory: Floats, end: float) -> None:
