@@ -203,7 +203,7 @@ def test_a_store_that_changes_is_an_error(changed: str, paths: dict[str, Path]) 
     samples[3]
     variable, dataset, chunks = data[changed]
     write_store(dataset, {variable: chunks}, paths[changed])
-    with pytest.raises(StoreChangedError, match=rf"variable '{variable}'.*chunks"):
+    with pytest.raises(StoreChangedError, match=rf"variable '{variable}'.*chunk_grid"):
         samples[3]
 
 

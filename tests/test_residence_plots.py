@@ -140,7 +140,7 @@ def test_bars_have_the_colour_of_their_lane_and_marked_ends():
     assert np.allclose(boxes[:, 0, 0], times.load)
     assert np.allclose(boxes[:, 1, 0], times.drop)
     assert np.allclose(boxes[:, :, 1].mean(axis=1), times.block)
-    loads, drops = above.lines
+    *_, loads, drops = above.lines
     assert np.array_equal(loads.get_xdata(), times.load)
     assert np.array_equal(drops.get_xdata(), times.drop)
     legend = [text.get_text() for text in above.get_legend().get_texts()]

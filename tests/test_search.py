@@ -19,7 +19,7 @@ from xloader.order.shuffle import Pace
 from xloader.planning.epoch import Epoch
 from xloader.planning.mixing import full_mixing, measure_mixing
 from xloader.planning.plan import Budget, Plan
-from xloader.planning.reduced_model import Candidate, PlanGoal, best_of, preference
+from xloader.planning.reduced_model import Candidate, PlanGoal, best_of
 from xloader.planning.search import find_ascent, find_plan
 
 
@@ -232,7 +232,7 @@ def test_the_rules_of_choice(candidate_search: list[tuple[float, float]], best: 
     goal, full = PlanGoal(16, 1, max_amplification=1.05), 16.0
     assert candidates.index(best_of(candidates, goal, full)) == best
     # The candidate that is looked at first is the final choice, or mixes at most 1 % worse.
-    first = min(candidates, key=preference(goal, full))
+    first = min(candidates, key=lambda candidate: goal.rank(candidate, full))
     assert first.mixing >= 0.99 * candidates[best].mixing
     assert first == candidates[best] or first.amplification <= goal.max_amplification
 

@@ -198,8 +198,8 @@ REFUSALS: dict[type[Exception], list[tuple[Any, str]]] = {
         (lambda s: s.weighted(["much"] * 364), "the weights do not fit the samples"),
         (lambda s: s.weighted(-np.ones(364)), "the weights are negative, or all 0"),
         (lambda s: s.weighted(np.zeros(364)), "the weights are negative, or all 0"),
-        (lambda s: s.weighted(np.ones(364), 0), "not a valid number of samples"),
-        (lambda s: s.weighted(np.ones(364), 2.5), "not a valid number of samples"),
+        (lambda s: s.weighted(np.ones(364), 0), "num_samples is too small"),
+        (lambda s: s.weighted(np.ones(364), 2.5), "num_samples is not a whole number"),
         (lambda s: s.ids(lat=10), "holds all of the dimension 'lat', which has no windows"),
         (lambda s: xloader.open(make_dataset()).select([0]), "the windows are not set"),
     ],
@@ -237,7 +237,7 @@ def test_slices_and_masks_select(samples: xloader.Samples) -> None:
     assert samples.select(slice(10, 20, 3)).positions([1]).time.values.tolist() == [13]
     flags = np.arange(len(samples)) % 7 == 0
     assert samples.select(flags).select([2]).positions([0]).time.values.tolist() == [14]
-    with pytest.raises(OptionError, match=r"not a valid number of samples.*Allowed"):
+    with pytest.raises(OptionError, match=r"num_samples is too large.*Allowed"):
         samples.weighted(np.ones(len(samples)), 10**13)
 
 

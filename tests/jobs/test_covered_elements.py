@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import xarray as xr
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 import xloader
 from tests.cases import Case, cases
 from tests.jobs.needed_elements import needed
-from xloader.core.element_ranges import ElementRanges, sums_before
 from xloader.jobs import covered_elements
 from xloader.jobs.covered_elements import BoxCover, CoveredElements
 from xloader.recipe.layout import make_layouts
@@ -38,7 +35,6 @@ def test_elements_that_turn_up_in_samples(case: Case, data: st.DataObject) -> No
         cover = covered.of_box(begins, shape)
         mask = cover.mask()
         assert np.array_equal(np.broadcast_to(True if mask is None else mask, shape), box)
-        assert cover.count == np.count_nonzero(box)
         assert (cover.is_all, cover.is_empty) == (box.all(), not box.any())
         kind = "flags" if cover.flags is not None else "all" if cover.is_all else "lines"
         event(kind)
@@ -59,16 +55,4 @@ def test_union_of_lines_stays_lines_where_it_can() -> None:
     other = BoxCover((3, 2), (late, np.array([True, False])))
     both = first.union(other)
     assert both.flags is not None
-    assert both.count == 5
-    assert math.prod(both.shape) == 6
-
-
-def test_sums_before_each_element_and_after_the_last() -> None:
-    assert sums_before(np.array([True, False, True]), 0).tolist() == [0, 1, 1, 2]
-
-
-def test_ranges_that_are_kept_cover_the_pieces_between_edges() -> None:
-    ranges = ElementRanges(np.array([[0], [2], [6]]), np.array([[3], [5], [9]]))
-    edges = np.array([0, 2, 3, 5, 6, 9])
-    covered = ranges.cover(np.array([True, False, True]), 0, edges)
-    assert covered.tolist() == [True, True, False, False, True]
+    assert np.count_nonzero(both.flags) == 5

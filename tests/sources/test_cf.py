@@ -227,15 +227,6 @@ def test_options_of_opening_choose_the_values(kwargs: dict[str, Any], dtype: str
     same(kinds.read_all(source, "v"), xarrays(store, **opening).astype(dtype))
 
 
-def test_valid_ranges_are_attributes_and_mask_nothing():
-    store = make_store("i2", {**PACKED, "valid_range": [0, 5], "valid_min": 0})
-    source = open_source(store, dtype=None)
-    assert source.variables["v"].attrs == {"valid_range": [0, 5], "valid_min": 0}
-    expected = xarrays(store)
-    assert np.isnan(expected).sum() == 1
-    same(kinds.read_all(source, "v"), expected)
-
-
 @pytest.mark.parametrize(
     ("attrs", "reason"),
     [

@@ -233,33 +233,6 @@ def test_equal_factors_of_other_types_are_not_one_packing() -> None:
     np.testing.assert_array_equal(kinds.read_all(source, "a"), np.concatenate(own))
 
 
-def test_scale_factors_of_their_own_by_year(tmp_path: Path) -> None:
-    """If scale factors differ between years, each file is unpacked as xarray does."""
-    paths = []
-    for number, scale in enumerate([0.125, 0.25, 0.25]):
-        path = tmp_path / f"{number}.zarr"
-        encoding = {"t2m": {"dtype": "i2", "scale_factor": scale, "_FillValue": -9}}
-        write_store(year(5 * number, 5), {"t2m": (2, 3)}, path, encoding=encoding)
-        paths.append(path)
-    opened = [xr.open_dataset(path, engine="zarr", consolidated=False) for path in paths]
-    whole = joined([one.load() for one in opened])
-    source = concat(paths).recipe.source
-    assert source.variables["t2m"].packing is None
-    np.testing.assert_array_equal(kinds.read_all(source, "t2m"), whole["t2m"])
-    alike = concat(paths[1:])
-    own = open_source(paths[1]).variables["t2m"].packing
-    assert own is not None
-    assert alike.recipe.source.variables["t2m"].packing == own
-    with (
-        alike.window(time=3, stride=1)
-        .inputs("t2m")
-        .loader(batch_size=8, shuffle=False, output="numpy") as loader
-    ):
-        batch = next(iter(loader))
-    expected = [whole["t2m"][5 + i : 8 + i] for i in range(8)]
-    np.testing.assert_array_equal(batch.inputs[:, 0], expected)
-
-
 # Requests to the parts
 
 

@@ -24,6 +24,7 @@ from tests.sources.test_shards import (
     NUM_CHUNKS,
     decode,
     make_store,
+    put_files,
     ranges_of_the_first,
     read,
     without_get_sync,
@@ -99,9 +100,7 @@ def test_an_index_that_points_nowhere(location: str, is_checked: bool, offset: i
 def test_no_file_is_read_where_none_can_be(tmp_path: Path, offset: int, nbytes: int):
     store, _ = make_store(codecs=[ZstdCodec()])
     rewrite(store, with_entry(3, offset, nbytes, location="end", is_checked=True))
-    for key, buffer in store._store_dict.items():
-        (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / key).write_bytes(buffer.to_bytes())
+    put_files(store, tmp_path)
     with pytest.raises(CorruptChunkError, match=r"gives chunk \(3,\)"):
         decode(open_source(tmp_path), [3])
 
@@ -115,9 +114,7 @@ def test_a_shard_may_hold_more_than_its_chunks(way: str, location: str, tmp_path
     for size in (100, 10**6):
         dead = bytes(size)
         rewrite(store, lambda data, dead=dead: data[:at] + dead + (data[at:] if at else b""))
-        for key, buffer in store._store_dict.items():
-            (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / key).write_bytes(buffer.to_bytes())
+        put_files(store, tmp_path)
         read(open_source(store if way == "memory" else tmp_path), list(range(NUM_CHUNKS)), values)
 
 
@@ -216,9 +213,7 @@ def test_a_damaged_shard_of_an_object_store(
     rewrite(store, damage)
     root, url = servers.http_server()
     name = store_kinds.unique("damaged.zarr")
-    for key, buffer in store._store_dict.items():
-        (root / name / key).parent.mkdir(parents=True, exist_ok=True)
-        (root / name / key).write_bytes(buffer.to_bytes())
+    put_files(store, root / name)
     # Plain HTTP offers no listing.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

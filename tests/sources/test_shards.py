@@ -71,6 +71,13 @@ def make_store(
     return store, values
 
 
+def put_files(store: MemoryStore, folder: Path) -> None:
+    """Write all objects of a store as files."""
+    for key, data in store._store_dict.items():
+        (folder / key).parent.mkdir(parents=True, exist_ok=True)
+        (folder / key).write_bytes(data.to_bytes())
+
+
 def decode(source: ZarrSource, chunks: list[int]) -> tuple[Outcome, list[np.ndarray]]:
     reads = [Read("a", (chunk,), (slice(0, CHUNK_SIZE),)) for chunk in chunks]
     outs = [np.full(CHUNK_SIZE, -7, "i4") for _ in chunks]
@@ -321,9 +328,7 @@ def test_chunks_of_several_shards_are_read_with_one_call(
 ):
     store, values = make_store(location=location, skip=(9,))
     folder = LocalStore(tmp_path)
-    for key, data in store._store_dict.items():
-        (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / key).write_bytes(data.to_bytes())
+    put_files(store, tmp_path)
     source = open_source(folder, on_missing="fill")
     chunks = [1, 2, 6, 8, 9, 10, 15]
     read(source, chunks, values)

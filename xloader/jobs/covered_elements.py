@@ -72,16 +72,6 @@ class BoxCover:
             return not self.flags.any()
         return any(line is not None and not line.any() for line in self.lines)
 
-    @property
-    def count(self) -> int:
-        """Number of elements that samples need."""
-        if self.flags is not None:
-            return int(np.count_nonzero(self.flags))
-        return math.prod(
-            size if line is None else int(np.count_nonzero(line))
-            for size, line in zip(self.shape, self.lines, strict=True)
-        )
-
     def mask(self) -> Flags | None:
         """The flags, to be broadcast over the box; None if every element is needed."""
         return mask_of(self.lines, self.flags)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -292,6 +291,14 @@ class PlanGoal:
         """Whether a candidate reads no more than allowed."""
         return candidate.amplification <= self.max_amplification
 
+    def rank(self, candidate: Candidate, full: float) -> tuple[int, float, float]:
+        """The sort key that puts better candidates first, by the rules of `find_plan`."""
+        if self.allows(candidate):
+            return 0, -candidate.mixing, candidate.amplification
+        if candidate.mixing >= full / 2:
+            return 1, candidate.amplification, -candidate.mixing
+        return 2, -candidate.mixing, candidate.amplification
+
     def plan(
         self,
         pace: Pace,
@@ -324,37 +331,19 @@ Mixing is measured on a few batches of a model, and may be off by nearly as much
 _FAR_LESS: Final = 0.8
 """The share of the reads of a plan below which another plan reads far less."""
 
-Rank = Callable[[Candidate], tuple[int, float, float]]
-
-
-def preference(goal: PlanGoal, full: float) -> Rank:
-    """The sort key that puts better candidates first, by the rules of `find_plan`."""
-
-    def rank(candidate: Candidate) -> tuple[int, float, float]:
-        """The sort key of one candidate."""
-        if goal.allows(candidate):
-            return 0, -candidate.mixing, candidate.amplification
-        if candidate.mixing >= full / 2:
-            return 1, candidate.amplification, -candidate.mixing
-        return 2, -candidate.mixing, candidate.amplification
-
-    return rank
-
 
 def best_of(candidates: list[Candidate], goal: PlanGoal, full: float) -> Candidate:
     """The candidate with the fewest reads among those nearly as good as the preferred one.
 
-    Nearly as good are candidates of the same class of `preference` that mix within 1 % of it, or
+    Nearly as good are candidates of the same class of `PlanGoal.rank` that mix within 1 % of it, or
     within a few per cent if they read far less.
     """
-    rank = preference(goal, full)
-    best = min(candidates, key=rank)
-
-    def is_alike(candidate: Candidate) -> bool:
-        """Whether another candidate is nearly as good as the best one."""
+    best = min(candidates, key=lambda c: goal.rank(c, full))
+    alike = []
+    for candidate in candidates:
         reads_far_less = candidate.amplification <= _FAR_LESS * best.amplification
         share = 1 / WORTH_READING if reads_far_less else 0.99
-        return rank(candidate)[0] == rank(best)[0] and candidate.mixing >= share * best.mixing
-
-    alike = [candidate for candidate in candidates if is_alike(candidate)]
+        is_same_class = goal.rank(candidate, full)[0] == goal.rank(best, full)[0]
+        if is_same_class and candidate.mixing >= share * best.mixing:
+            alike.append(candidate)
     return min(alike, key=lambda c: (c.amplification, -c.mixing))

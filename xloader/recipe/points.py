@@ -64,17 +64,14 @@ def _of_dataset(table: xr.Dataset) -> dict[str, pd.Series]:
             remedy="pass ds.to_dataframe(), or ds.stack(point=[...]).reset_index('point')",
         )
     (dim,) = table.dims
-    along = {
-        name: variable for name, variable in table.variables.items() if variable.dims == (dim,)
-    }
-    scalars = {name: variable for name, variable in table.variables.items() if variable.dims == ()}
-    size = table.sizes[dim]
-    pairs = [(name, pd.Series(variable.to_numpy())) for name, variable in along.items()]
-    # A coordinate such as a fixed height holds for every point.
-    pairs += [
-        (name, pd.Series(np.full(size, variable.to_numpy()))) for name, variable in scalars.items()
-    ]
-    return _checked(pairs)
+    # A coordinate such as a fixed height holds for every point. Such columns come last.
+    variables = sorted(table.variables.items(), key=lambda item: -item[1].ndim)
+    return _checked(
+        [
+            (name, pd.Series(np.broadcast_to(variable.to_numpy(), table.sizes[dim])))
+            for name, variable in variables
+        ]
+    )
 
 
 def _as_series(name: object, values: Any) -> pd.Series:

@@ -5,7 +5,6 @@ These are `select`, `weighted`, `slab` and `ids`.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from xloader.core.axis import Ints
+from xloader.core.option_checks import check_whole
 from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowBits
 from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
@@ -86,7 +86,9 @@ def weigh(recipe: Recipe, weights: ArrayLike, num_samples: int | None) -> Subset
         raise OptionError(
             "the weights are negative, or all 0", given=f"from {values.min()} to {values.max()}"
         )
-    return replace(subset_of(recipe), weights=values, num_draws=_count(num_samples))
+    if num_samples is not None:
+        num_samples = check_whole("num_samples", num_samples, 1, _MOST_DRAWS)
+    return replace(subset_of(recipe), weights=values, num_draws=num_samples)
 
 
 def cut_slab(recipe: Recipe, dim: str, rank: int, size: int) -> Recipe:
@@ -129,20 +131,3 @@ def ids_at(
 def subset_of(recipe: Recipe) -> Subset:
     """The subset of a recipe. Where none was chosen, every window is a sample."""
     return recipe.subset or Subset(len(recipe.require_windows()))
-
-
-def _count(num_samples: Any) -> int | None:
-    if num_samples is None:
-        return None
-    try:
-        count = operator.index(num_samples)
-    except TypeError:
-        count = 0
-    if not 1 <= count <= _MOST_DRAWS:
-        raise OptionError(
-            "num_samples is not a valid number of samples",
-            given=repr(num_samples),
-            allowed=f"a whole number in [1, {_MOST_DRAWS}]",
-            remedy="leave it out to draw as many samples as there are ids",
-        )
-    return count

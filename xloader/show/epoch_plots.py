@@ -23,8 +23,6 @@ import xarray as xr
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
@@ -57,51 +55,41 @@ def draw_residences(times: ResidenceTimes, mixing: float, full_mixing: float) ->
     picture = new_picture(9.0, 6.4)
     above, below = picture.subplots(2, 1, sharex=True, height_ratios=[3.2, 1.0])
     nth, drawn = times.thinned(_MOST_BARS, _MOST_ROWS)
-    _draw_bars(above, drawn, 0.38 * nth)
+    _draw_bars(above, drawn, nth)
     end = times.first_step + max(times.num_steps, 1)
     above.set_xlim(times.first_step, end)
     above.set_ylim(-0.5, times.num_blocks - 0.5)
     names = ", ".join(times.variables[:3]) + (", ..." if len(times.variables) > 3 else "")
     name_axes(above, f"chunk of {names}")
     picture.suptitle(times.title, fontsize=10)
-    _draw_stay_legend(above, drawn, nth)
+    legend_beside(above)
     _draw_regions(below, times, mixing, full_mixing)
     for axis in (above.yaxis, below.yaxis, below.xaxis):
         count_along(axis)
     return picture
 
 
-def _draw_bars(axes: Axes, times: ResidenceTimes, half: float) -> None:
+def _draw_bars(axes: Axes, times: ResidenceTimes, nth: int) -> None:
+    """Draw the stays of every n-th chunk; what has a label comes into the legend."""
     left, right, middle = times.load, times.drop, times.block
     xs = np.stack([left, right, right, left], axis=-1)
-    ys = middle[:, None] + half * np.array([-1, -1, 1, 1])
+    ys = middle[:, None] + 0.38 * nth * np.array([-1, -1, 1, 1])
     colours = [COLOURS[lane % len(COLOURS)] for lane in times.lane.tolist()]
     bars = PolyCollection(list(np.stack([xs, ys], axis=-1)), facecolors=colours, edgecolors="none")
     axes.add_collection(bars)
-    if len(left) <= _MOST_ENDS:
-        axes.plot(left, middle, ">", color="black", markersize=3, clip_on=False)
-        axes.plot(right, middle, "|", color="black", markersize=5, clip_on=False)
-
-
-def _draw_stay_legend(axes: Axes, times: ResidenceTimes, nth: int) -> None:
     lanes = np.unique(times.lane).tolist()
-    handles: list[Patch | Line2D] = [
-        Patch(color=COLOURS[lane % len(COLOURS)], label=f"lane {lane}")
-        for lane in lanes[: len(COLOURS)]
-    ]
+    for lane in lanes[: len(COLOURS)]:
+        axes.plot([], [], "s", color=COLOURS[lane % len(COLOURS)], label=f"lane {lane}")
     if len(lanes) > len(COLOURS):
-        handles.append(Patch(color="none", label=f"... {len(lanes)} lanes"))
-    if len(times.block) <= _MOST_ENDS:
-        handles.append(_mark(">", "load"))
-        end = times.first_step + times.num_steps
-        handles.append(_mark("|", "drop" if (times.drop < end).any() else "stays to the end"))
+        axes.plot([], [], " ", label=f"... {len(lanes)} lanes")
+    if len(left) <= _MOST_ENDS:
+        is_dropped = (right < times.first_step + times.num_steps).any()
+        mark: dict[str, Any] = {"color": "black", "clip_on": False}
+        axes.plot(left, middle, ">", markersize=3, label="load", **mark)
+        label = "drop" if is_dropped else "stays to the end"
+        axes.plot(right, middle, "|", markersize=5, label=label, **mark)
     if nth > 1:
-        handles.append(Patch(color="none", label=f"one of {nth:,} chunks"))
-    legend_beside(axes, handles)
-
-
-def _mark(marker: str, label: str) -> Line2D:
-    return Line2D([], [], color="black", marker=marker, markersize=5, linestyle="", label=label)
+        axes.plot([], [], " ", label=f"one of {nth:,} chunks")
 
 
 def _draw_regions(axes: Axes, times: ResidenceTimes, mixing: float, full_mixing: float) -> None:
@@ -265,11 +253,10 @@ def draw_plans(plans: Floats, least: int | None, title: str) -> Picture:
 
 def _style(number: int, count: int) -> dict[str, Any]:
     """Colour and width of a line; later ones are thinner, so that equal plans show both."""
-    if count <= len(COLOURS):
-        share = number / max(count - 1, 1)
-        width = _WIDEST + share * (_THINNEST - _WIDEST) if count > 1 else 2.0
-        return {"color": COLOURS[number], "linewidth": width}
-    return {"color": colormaps["viridis"](0.95 * number / (count - 1)), "linewidth": _THINNEST}
+    share = number / max(count - 1, 1)
+    is_few = count <= len(COLOURS)
+    colour = COLOURS[number] if is_few else colormaps["viridis"](0.95 * share)
+    return {"color": colour, "linewidth": _WIDEST + share * (_THINNEST - _WIDEST)}
 
 
 def _name_memory(axes: Axes, memory: Floats, end: float) -> None:

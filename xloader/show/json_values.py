@@ -54,8 +54,12 @@ def flat_numbers(values: Mapping[str, Any], prefix: str, separator: str) -> dict
         if isinstance(value, bool):
             return
         if isinstance(value, Real):
+            number, free = 1, name
+            while free in numbers:
+                number += 1
+                free = f"{name}_{number}"
             if math.isfinite(value):
-                numbers[_free_name(numbers, name)] = float(value)
+                numbers[free] = float(value)
         elif isinstance(value, Mapping):
             for key, held in value.items():
                 part = str(key) if separator == "/" else _OTHER_THAN_NAMES.sub("_", str(key))
@@ -65,15 +69,6 @@ def flat_numbers(values: Mapping[str, Any], prefix: str, separator: str) -> dict
 
     add(prefix, values)
     return numbers
-
-
-def _free_name(numbers: Mapping[str, float], name: str) -> str:
-    """The name, with a number at its end if another value has it."""
-    number, free = 1, name
-    while free in numbers:
-        number += 1
-        free = f"{name}_{number}"
-    return free
 
 
 def attribute_value(value: object) -> Any:

@@ -275,6 +275,10 @@ class View(Described):
         source, name = self._reader_of(variable)
         return source.is_through_xarray(name)
 
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
+        """An empty dataset, as the coordinates of the readers may not fit the variables."""
+        return xr.Dataset()
+
     def path_of(self, variable: str) -> str:
         """How the variable is read, in words; see `Source.path_of`."""
         source, name = self._reader_of(variable)

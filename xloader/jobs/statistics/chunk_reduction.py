@@ -112,10 +112,6 @@ class ChunkOrder:
         """Number of the tree that a piece belongs to."""
         return int(np.searchsorted(self.edges, piece, side="right")) - 1
 
-    def num_leaves(self, tree: int) -> int:
-        """Number of pieces of a tree."""
-        return int(self.edges[tree + 1] - self.edges[tree])
-
     def blocks(self, at: Ints) -> Ints:
         """The block along each axis of the chunks at some places, shape ``(n, num_axes)``."""
         if not self.grid:

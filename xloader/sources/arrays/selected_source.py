@@ -18,7 +18,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.axis import Axis, Ints, Selection
@@ -171,10 +170,6 @@ class SelectedSource(View):
     def _reader_of(self, variable: str) -> tuple[Source, str]:
         """The source that is selected from, and the name of the stored variable."""
         return self._base, self._selected[variable].base
-
-    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
-        """An empty dataset, as the stored coordinates do not fit the selections."""
-        return xr.Dataset()
 
     def stored_objects(self, variable: str) -> StoredObjects | None:
         """The stored objects of the stored variable; None for shards, which a selection shifts."""

@@ -130,11 +130,6 @@ class RepeatedSource(View):
         """The source without repeats."""
         return self._base, variable
 
-    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
-        """The coordinates, with those along the dimension repeated."""
-        coords = self._base.coordinates(is_indexed=is_indexed)
-        return coords.isel({self._dim: np.asarray(self._elements)}, missing_dims="ignore")
-
     def path_of(self, variable: str) -> str:
         """How the stored variable is read, in words."""
         path = super().path_of(variable)

@@ -41,15 +41,6 @@ def check_size(key: str, nbytes: int, most_nbytes: int) -> None:
         raise DamagedObjectError(f"{nbytes} bytes at {key!r}, where at most {most_nbytes} can be")
 
 
-async def get_checked(
-    store: Store, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None, most: int
-) -> Buffer | None:
-    """Read an object of a store, or a part of it; None if it is absent."""
-    buffer = await store.get(key, prototype, byte_range)
-    check_size(key, 0 if buffer is None else len(buffer), most)
-    return buffer
-
-
 class RetryingStore(WrapperStore[Store]):
     """A store over a network from which zarr and xarray read metadata and labels.
 

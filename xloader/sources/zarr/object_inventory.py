@@ -9,16 +9,13 @@ import asyncio
 import itertools
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from zarr.abc.store import Store
 
-from xloader.errors import XloaderError
 from xloader.sources import zarr_adapter
 from xloader.sources.chunk_sizes import ObjectInventory, spans_of
-from xloader.sources.retries import current
 from xloader.sources.stores.bounded_reads import CHUNK_KEY
 from xloader.sources.zarr.stored_array import StoredArray
 
@@ -55,15 +52,16 @@ def take_inventory(array: StoredArray) -> ObjectInventory | None:
     beyond = sorted(there.difference(expected))
     # Many objects are absent of sparse data; none of the others needs to be looked for twice.
     present = [key for key in expected if key in there]
-    sizes = _sizes_of(store, present) if len(present) <= _MOST_SIZES else None
+    sizes = _sizes_of(store, present) if len(present) <= _MOST_SIZES else [None]
+    known_sizes = [size for size in sizes if size is not None]
     return ObjectInventory(
         num_objects=len(expected),
         num_absent=len(absent),
         absent=tuple(absent[:_NUM_NAMED]),
         num_beyond=len(beyond),
         beyond=tuple(beyond[:_NUM_NAMED]),
-        empty=tuple(key for key, size in zip(present, sizes or (), strict=False) if not size),
-        nbytes=None if sizes is None else sum(sizes),
+        empty=tuple(key for key, size in zip(present, sizes, strict=False) if size == 0),
+        nbytes=sum(known_sizes) if len(known_sizes) == len(present) else None,
     )
 
 
@@ -89,27 +87,18 @@ def list_names(
         return None
 
 
-def _telling_sizes(store: Store) -> Store | None:
-    """The innermost store; None if it does not tell sizes without reading."""
+def _sizes_of(store: Store, keys: Sequence[str]) -> list[int | None]:
+    """The size of each object in bytes; None where the store does not tell it without reading."""
     inner = zarr_adapter.innermost(store)
     # The method that stores inherit from zarr's base class reads the whole object.
-    is_telling = isinstance(inner, Store) and type(inner).getsize is not Store.getsize
-    return inner if is_telling else None
+    if not isinstance(inner, Store) or type(inner).getsize is Store.getsize:
+        return [None] * len(keys)
 
+    async def ask() -> list[Any]:
+        sizes = (inner.getsize(key) for key in keys)
+        return await asyncio.gather(*sizes, return_exceptions=True)
 
-def _sizes_of(store: Store, keys: Sequence[str]) -> list[int] | None:
-    """The size of each object in bytes; None if the store does not tell sizes without reading."""
-    inner = _telling_sizes(store)
-    if inner is None:
-        return None
-
-    async def ask() -> list[int]:
-        return list(await asyncio.gather(*(inner.getsize(key) for key in keys)))
-
-    try:
-        return list(zarr_adapter.sync(ask()))
-    except (XloaderError, OSError):
-        return None
+    return [size if isinstance(size, int) else None for size in zarr_adapter.sync(ask())]
 
 
 def stored_share(array: StoredArray, itemsize: int) -> float | None:
@@ -117,24 +106,17 @@ def stored_share(array: StoredArray, itemsize: int) -> float | None:
 
     None if the store does not tell sizes without reading, or has none of these objects.
     """
-    inner, counts = _telling_sizes(array.store), array.grid.object_counts
+    counts, shape = array.grid.object_counts, array.grid.shape
     last = math.prod(counts) - 1
-    if inner is None or last < 0:
-        return None
+    places = sorted({place * last // (_MOST_OBJECTS - 1) for place in range(_MOST_OBJECTS)})
+    indices = [tuple(map(int, np.unravel_index(place, counts))) for place in places if last >= 0]
     stored = decoded = 0
-    for place in sorted({place * last // (_MOST_OBJECTS - 1) for place in range(_MOST_OBJECTS)}):
-        index = tuple(map(int, np.unravel_index(place, counts)))
-        key = array.key_of_object(index)
-        try:
-            stored += current().ask(key, partial(_size_of, inner, key))
-        except (XloaderError, OSError):
+    sizes = _sizes_of(array.store, [array.key_of_object(index) for index in indices])
+    for index, nbytes in zip(indices, sizes, strict=True):
+        if nbytes is None:
             continue
-        shape = array.grid.shape
+        stored += nbytes
         spans = zip(spans_of(array.grid.object_sizes, index, shape), shape, strict=True)
         # The last object may reach past the end.
         decoded += itemsize * math.prod(min(end, size) - begin for (begin, end), size in spans)
     return stored / decoded if decoded else None
-
-
-def _size_of(store: Store, key: str) -> int:
-    return int(zarr_adapter.sync(store.getsize(key)))

@@ -30,7 +30,6 @@ from xloader.sources.stores.bounded_reads import (
     check_mode,
     check_path,
     check_size,
-    get_checked,
     plain,
 )
 from xloader.sources.zarr.codec_chain import SCRATCH, Bytes
@@ -330,9 +329,11 @@ class Asynchronous(Objects):
             key, start, stop, most = piece
             wanted = _request(start, stop)
             async with limit:
-                return await attempts.ask_async(
-                    key, lambda: get_checked(self._store, key, self._prototype, wanted, most)
+                buffer = await attempts.ask_async(
+                    key, lambda: self._store.get(key, self._prototype, wanted)
                 )
+            check_size(key, 0 if buffer is None else len(buffer), most)
+            return buffer
 
         async def gather() -> list[Buffer | None]:
             return await asyncio.gather(*map(get, pieces))

@@ -40,6 +40,9 @@ MOST_GAP_NBYTES: Final = 64 * 2**10
 MOST_RANGE_NBYTES: Final = 16 * 2**20
 """The most bytes that are fetched with one request, unless one chunk is larger."""
 
+MOST_CHUNK_NBYTES: Final = 2**32
+"""The most bytes of a stored chunk whose codecs are not known. An index may be damaged."""
+
 ABSENT: Final = 2**64 - 1
 """The value of both offset and size, in an index, of a chunk that the shard does not hold."""
 
@@ -243,7 +246,7 @@ class ShardReader:
         self._owner = object()
         self._nbytes = MOST_OBJECT_NBYTES if chain is None else chain.nbytes
         self._fewest_nbytes = chain.stored_nbytes if chain and chain.is_fixed_size else 1
-        self._most_nbytes = MOST_OBJECT_NBYTES if chain is None else chain.stored_nbytes
+        self._most_nbytes = MOST_CHUNK_NBYTES if chain is None else chain.stored_nbytes
 
     def index(self, shard: Shard) -> tuple[Index | None, int]:
         """The index of a shard, and the number of requests that this call made for it.
