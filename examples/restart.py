@@ -23,8 +23,7 @@ import click
 
 from examples.ranked import STEPS_LOG
 from xloader.core.messages import require_libraries
-from xloader.demo.store import ensure_store
-from xloader.demo.waves import WaveSpec
+from xloader.demo.waves import WaveSpec, ensure_store
 from xloader.errors import XloaderError
 from xloader.jobs.valid.cache_files import default_cache_dir
 

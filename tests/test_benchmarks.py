@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import socket
 import subprocess
 import sys
@@ -16,21 +15,16 @@ import zarr
 
 import xloader
 from benchmarks import (
-    cores,
-    imports,
     latency,
     masks,
     ours,
     page,
-    picture,
     processes,
     reference,
-    scaling,
     table,
 )
-from benchmarks.growth import Growth
 from benchmarks.layouts import LAYOUTS, Layout, StoreSpec, Target
-from benchmarks.measure import PeakMemory, Speed, Usage
+from benchmarks.measure import Speed, Usage
 from benchmarks.ours import Epoch, Plan
 from benchmarks.results import Result
 from benchmarks.rivals import sequential, shuffled
@@ -181,13 +175,6 @@ def test_the_server_answers_with_files(tmp_path, monkeypatch):
     server.close()
 
 
-def test_peak_memory_is_seen():
-    peak = PeakMemory()
-    before = peak.nbytes
-    np.ones(1 << 26, np.uint8)
-    assert peak.nbytes - before > 1 << 25
-
-
 # --- results
 
 
@@ -241,34 +228,7 @@ def test_memory_and_plan_are_held_to_what_is_allowed():
     assert [(v.target.figure, v.is_held) for v in verdicts] == [("memory", False), ("plan", True)]
 
 
-def test_growth_is_held_where_speed_stays():
-    small = result_of()
-    used = dataclasses.replace(small.best.used, seconds=2.1)
-    large = dataclasses.replace(small, epochs=(dataclasses.replace(small.best, used=used),))
-    assert Growth((small, large)).is_held
-    used = dataclasses.replace(used, seconds=2.3)
-    slow = dataclasses.replace(small, epochs=(dataclasses.replace(small.best, used=used),))
-    assert not Growth((small, slow)).is_held
-    assert "missed: 0.87 of the smallest's GB/s" in table.show_growth([Growth((small, slow))])
-
-
 # --- the page
-
-
-def test_growth_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    picture.draw([Growth((result_of(), result_of()))], tmp_path / "drawn" / "growth.png")
-    assert (tmp_path / "drawn" / "growth.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_page_says_what_was_measured_where():
-    about = page.describe_run("python -m benchmarks", 90.0)
-    assert about.startswith("`python -m benchmarks` on ")
-    assert "1.5 minutes" in about
-    assert f"zarr {zarr.__version__}" in about
-    made = page.make_page(about, [result_of()], [Growth((result_of(), result_of()))])
-    assert made.startswith(about)
-    assert "(_static/growth.png)" in made
 
 
 def test_what_was_made_takes_its_place_on_the_page():
@@ -284,55 +244,6 @@ def test_what_was_made_takes_its_place_on_the_page():
     ):
         with pytest.raises(ValueError, match="each once"):
             page.write_between(without, "new")
-
-
-# --- how long Python's lock is held
-
-
-class Script:
-    """Clocks of a thread whose sleeps end late: by so many seconds, of them so many for a core."""
-
-    def __init__(self, knocks: cores.Knocks, lates: list[tuple[float, float]]) -> None:
-        self.now = self.waited = 0.0
-        self._knocks = knocks
-        self._lates = iter(lates)
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        late, of_a_core = next(self._lates, (0.0, 0.0))
-        self.now += seconds + late
-        self.waited += of_a_core
-        self._knocks._is_over = self._lates.__length_hint__() == 0
-
-    def core_seconds(self) -> float:
-        return self.waited
-
-    def close(self) -> None:
-        """Do nothing: there is no file."""
-
-
-@pytest.mark.parametrize(
-    ("case", "lates", "share"),
-    [
-        ("free", [(0.0, 0.0)] * 4, 0.0),
-        ("waking up takes a moment", [(2e-4, 0.0)] * 4, 0.0),
-        ("held all the time", [(5e-3, 0.0)] * 4, 1.0),
-        ("knocks that were missed count", [(0.0, 0.0)] * 6 + [(5e-3, 0.0)], 0.5),
-        ("a core was waited for", [(5e-3, 5e-3)] * 4, 0.0),
-        ("both were waited for", [(0.0, 0.0)] * 6 + [(8e-3, 3e-3)], 0.5),
-    ],
-)
-def test_a_late_knock_found_the_lock_held_unless_a_core_was_waited_for(
-    case: str, lates: list[tuple[float, float]], share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    knocks = cores.Knocks()
-    script = Script(knocks, lates)
-    monkeypatch.setattr(cores, "time", script)
-    monkeypatch.setattr(cores, "WorkClock", lambda: script)
-    knocks._knock()
-    assert knocks.share == pytest.approx(share), case
 
 
 # --- worker processes
@@ -360,22 +271,3 @@ def test_a_mask_is_computed_once_and_planned_over(tmp_path, capsys):
     assert "of 931,399 samples: is_valid('sst', at_least=0.9)" in told
     assert "8 chunks read" in told
     assert "with 0 reads" in told
-
-
-def test_imports_are_timed_in_turns(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["imports", "--turns", "1"])
-    imports.main()
-    told = capsys.readouterr().out
-    assert re.match(r"import xloader: [\d.]+ s; import xarray, zarr: [\d.]+ s\n", told)
-    assert re.search(r"[\d.]+ times, at most 1.2: (held|missed)\n$", told)
-
-
-# --- scaling
-
-
-def test_rows_of_scaling_name_each_figure():
-    result = result_of(limit_seconds=1.0, sequential={"zarrs": Speed(10**9, 2.0)})
-    found = scaling._rows([result] * 2)
-    assert found["of the reference"] == ["0.50", "0.50"]
-    assert found["zarrs"] == ["0.50", "0.50"]
-    assert [len(cells) for cells in found.values()] == [2, 2, 2]

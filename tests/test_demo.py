@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 
 import numpy as np
 import pytest
@@ -12,10 +11,9 @@ import zarr
 
 from tests.cli.json_shapes import SHAPES, check
 from xloader.cli.endings import to_json
-from xloader.demo import store as demo_store
-from xloader.demo.store import ensure_store, store_path
+from xloader.demo import waves as demo_store
 from xloader.demo.task import is_periodic, make_task
-from xloader.demo.waves import VARIABLE_ATTRS, WaveSpec, make_waves
+from xloader.demo.waves import VARIABLE_ATTRS, WaveSpec, ensure_store, make_waves, store_path
 from xloader.errors import (
     EmptySamplesError,
     OptionError,
@@ -96,18 +94,6 @@ def test_two_runs_at_once_end_with_one_store(tmp_path, monkeypatch):
     monkeypatch.setattr(demo_store, "make_waves", make_beside_another)
     assert ensure_store(tmp_path, SMALL) == store_path(tmp_path, SMALL)
     assert list(tmp_path.iterdir()) == [store_path(tmp_path, SMALL)]
-
-
-def test_what_killed_runs_left_is_removed_after_an_hour(tmp_path):
-    old, young, other = (
-        tmp_path / name for name in ("waves-v1-a.partial-b", "waves-v1-a.partial-c", "waves-mine")
-    )
-    for folder in (old, young, other):
-        folder.mkdir()
-    for folder in (old, other):
-        os.utime(folder, (0, 0))
-    path = ensure_store(tmp_path, SMALL)
-    assert set(tmp_path.iterdir()) == {path, young, other}
 
 
 def test_cache_follows_the_environment(monkeypatch, tmp_path):
@@ -258,7 +244,7 @@ def test_columns_round_the_earth_are_periodic():
 
 def make_net(num_rows, num_columns, *, is_periodic=True):
     torch = pytest.importorskip("torch")
-    from xloader.demo.model import ForecastNet
+    from xloader.demo.training import ForecastNet
 
     torch.manual_seed(0)
     return ForecastNet((2, num_rows, num_columns), is_periodic=is_periodic, num_hidden=8)
@@ -403,7 +389,7 @@ def test_a_training_ends_when_the_time_is_up_and_refuses_infinite_values(tmp_pat
 
 def test_a_periodic_map_is_padded_with_its_other_side() -> None:
     torch = pytest.importorskip("torch")
-    from xloader.demo.model import pad_columns
+    from xloader.demo.training import pad_columns
 
     row = torch.arange(3.0).reshape(1, 1, 1, 3)
     assert pad_columns(row, 1, 1, is_periodic=True).tolist() == [[[[2.0, 0.0, 1.0, 2.0, 0.0]]]]

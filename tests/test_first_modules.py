@@ -11,7 +11,7 @@ import pytest
 import xloader
 from tests import floors
 from xloader import forcings
-from xloader.cluster.job_folder import describe_function
+from xloader.cluster.checkpoint_places import describe_function
 from xloader.core.windows import Windows
 from xloader.transforms.steps import FIRST_MODULES, Map, text_of
 from xloader.xbatcher.patches import make_patches

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ pytest.importorskip("torch")
 import torch
 
 from benchmarks import gpu
-from benchmarks.on_device import bandwidth, checks, clock, decompress, feeds, training, unet
-from benchmarks.on_device.clock import NOT_MEASURED, DeviceClock, StepTimes
+from benchmarks.on_device import bandwidth, checks, clock, decompress, feeds, unet
+from benchmarks.on_device.clock import NOT_MEASURED, DeviceClock
 from benchmarks.on_device.scale import FULL, QUICK
 from benchmarks.stores import ensure_stores
 
@@ -81,64 +80,6 @@ def test_a_quick_run_without_a_gpu_fills_its_tables(tmp_path):
 )
 def test_overlap_is_the_hidden_share_of_the_shorter(copy, step, both, expected):
     assert clock.overlap(copy, step, both) == pytest.approx(expected)
-
-
-def test_the_share_of_the_loader_is_of_the_whole_time():
-    assert clock.loader_share([StepTimes(1.0, 9.0), StepTimes(4.0, 6.0)]) == pytest.approx(0.25)
-    assert clock.loader_share([StepTimes(0.0, 9.0)]) == 0.0
-
-
-class Script:
-    """A clock whose marks come at times that are given beforehand."""
-
-    is_cuda = False
-
-    def __init__(self, *times: float) -> None:
-        self.times = list(times)
-
-    def mark(self) -> float:
-        return self.times.pop(0)
-
-    def between(self, begin: float, end: float) -> float:
-        return end - begin
-
-    def wait(self) -> None:
-        pass
-
-
-def test_waits_are_told_from_training():
-    feed = feeds.Feed([1, 2, 3, 4], lambda batch: batch, nullcontext())
-    # Begin twice, then arrival and end of each step: with nothing to do, then with training.
-    alone = [0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0]
-    both = [10.0, 10.0, 15.0, 20.0, 26.0, 30.0, 31.0, 34.0, 36.0, 40.0]
-    turn = training.take_turn(feed, TrainedOnNothing(), Script(*alone, *both))
-    # The first two steps with training do not count: of 4 and 6 s, 1 and 2 were waited for.
-    assert turn == training.Turn(1.0, 5.0, pytest.approx(0.3))
-
-
-class TrainedOnNothing:
-    def step(self, batch: object) -> None:
-        pass
-
-
-def test_a_row_has_medians_of_the_turns():
-    turns = [training.Turn(2.0, 10.0, 0.1), training.Turn(4.0, 12.0, 0.3)]
-    turns.append(training.Turn(2.0, 11.0, 0.2))
-    ring = [training.Turn(1.0, 10.0, 0.0)] * 3
-    kind = feeds.FEEDS[1]
-    cells = training.row(kind, turns, ring, 10.0, QUICK)
-    gb = QUICK.batch_nbytes / 1e9
-    assert cells == [
-        kind.name,
-        f"{gb / 2:.2f}",
-        "0.50",
-        "2000.00",
-        "10000.00",
-        "11000.00",
-        # (2 + 10 - 10) / 2, (4 + 10 - 12) / 4 and (2 + 10 - 11) / 2
-        "0.50",
-        "20.0%",
-    ]
 
 
 # --- the parts

@@ -13,11 +13,8 @@ import xarray as xr
 import zarr
 
 from benchmarks import chunking, job_runs, job_tables, jobs, kills, stats_contest, turns
-from benchmarks.chunking import CaseFigures, CopyFigures, EpochFigures
 from benchmarks.job_runs import COUNT, JobRun
 from benchmarks.layouts import StoreSpec
-from benchmarks.measure import Usage
-from benchmarks.ours import Epoch
 from benchmarks.stats_contest import DASK, LOADER, StatsFigures
 from benchmarks.stores import ensure_grown, ensure_stores
 
@@ -127,29 +124,6 @@ def test_ratios_are_to_the_loader_and_to_dask():
     table = job_tables.show_stats(figures)
     assert "| plain | 1.25 | 0.00 | 0.80 | 4.0 | 0 | 1.00 |" in table
     assert "not measured: not installed" in table
-
-
-def test_before_and_after_stand_one_below_the_other():
-    used = Usage(seconds=2.0, cpu_seconds=3.0, num_faults=0)
-    epoch = Epoch(used, 0.1, 1000, 4 * 10**9, 32, 1.5, 2.0, 8.0, 1 << 20)
-    told = {"read_amplification": None, "mixing_share": None, "gb_per_s": None}
-    better = {"read_amplification": 1.0, "mixing_share": 0.9, "gb_per_s": 1.8}
-    after = dataclasses.replace(epoch, amplification=1.0)
-    runs, num_reads = {chunking.XLOADER: [JobRun(2.0, 1 << 26)]}, {chunking.XLOADER: 16}
-    copy = CopyFigures(ALL_TIME, {"time": 4, "lat": 180}, 1 << 27, runs, num_reads, {})
-    layout = chunking.make_cases(is_quick=True)[0]
-    case = CaseFigures(
-        layout,
-        "advice",
-        EpochFigures((12, 90, 90), 1 << 28, told, epoch, epoch, 0.5),
-        EpochFigures((4, 180, 360), 1 << 26, better, after, after, 0.95),
-        (copy,),
-    )
-    before, after = job_tables.show_epochs([case]).splitlines()[2:]
-    assert "12 x 90 x 90 | 256 | 1.50 (does not fit) | 50% (does not fit) | 2.00" in before
-    assert "4 x 180 x 360 | 64 | 1.00 (1.00) | 95% (90%) | 2.00 (1.80)" in after
-    (row,) = job_tables.show_copies([case]).splitlines()[2:]
-    assert "| 4 x 180 | materialize | 2.0 | 0.00 | - | 64 (128) | 1.00 |" in row
 
 
 # --- kills

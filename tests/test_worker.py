@@ -80,28 +80,6 @@ def made(rank_plan: RankPlan, epoch: int, first_step: int = 0) -> dict[int, list
     return found
 
 
-@given(case=cases(), workers=st.integers(1, 4), epoch=st.integers(0, 2), data=st.data())
-def test_from_any_step_on_workers_make_and_read_what_is_left(
-    case: Case, workers: int, epoch: int, data: st.DataObject
-) -> None:
-    rank = data.draw(st.integers(0, case.world_size - 1))
-    try:
-        rank_plan = rank_plan_of(case, rank, workers)
-    except OptionError:
-        assume(False)
-    whole = made(rank_plan, epoch)
-    num_reads = rank_plan.explain(rank_plan.epoch(epoch)).num_reads
-    num_samples = rank_plan.explain(rank_plan.epoch(epoch)).num_samples
-    first = data.draw(st.integers(0, len(whole)))
-    expected = rank_plan.explain(rank_plan.remainder(epoch, first))
-    case.store.reset()
-    assert made(rank_plan, epoch, first) == {k: v for k, v in whole.items() if k >= first}
-    assert case.store.num_reads == expected.num_reads <= num_reads
-    assert expected.num_steps == len(whole) - first
-    passed = [np.frombuffer(whole[step][1], np.bool_) for step in range(first)]
-    assert expected.num_samples == num_samples - sum(int((~flags).sum()) for flags in passed)
-
-
 def test_padding_that_is_left_alone_repeats_the_row_before() -> None:
     store = CountingStore(write_store(_line(9), {"t": (3,)}))
     samples = xloader.open(store).window(time=1)
@@ -121,27 +99,6 @@ def test_padding_that_is_left_alone_repeats_the_row_before() -> None:
         world = rank_plan.explain(rank_plan.remainder(0, first), "world")
         assert world.num_samples == expected.num_samples + 2 * (2 - first) + 1
         assert world.num_reads > expected.num_reads
-
-
-def test_parts_share_chunks_only_where_they_are_cut() -> None:
-    store = CountingStore(write_store(_line(480), {"t": (16,)}))
-    samples = xloader.open(store).window(time=1)
-    options = make_options(
-        output="numpy", batch_size=16, memory="1MiB", plan=xloader.PlanRules(spread=3)
-    )
-    rank_plan = RankPlan(samples.recipe, options, 4)
-    expected = rank_plan.explain(rank_plan.epoch(0))
-    # Thirty chunks lie in one row of tiles, which has three cuts.
-    assert expected.num_shared_reads <= 3
-    assert expected.num_reads == 30 + expected.num_shared_reads
-    owners: dict[str, list[int]] = {}
-    for number in range(4):
-        store.reset()
-        for _ in Worker(rank_plan, number).steps(0):
-            pass
-        for key in store.reads:
-            owners.setdefault(key, []).append(number)
-    assert sum(len(own) - 1 for own in owners.values()) == expected.num_shared_reads
 
 
 def test_a_worker_with_padding_alone_is_refused() -> None:

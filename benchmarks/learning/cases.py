@@ -16,11 +16,9 @@ from torch import Tensor, nn
 import xloader
 from benchmarks.learning.orders import Tiled
 from benchmarks.learning.training import Maps
-from xloader.demo.model import ForecastNet
-from xloader.demo.store import ensure_store
 from xloader.demo.task import ForecastTask, make_task
-from xloader.demo.training import make_net
-from xloader.demo.waves import VARIABLE_ATTRS, WaveSpec
+from xloader.demo.training import ForecastNet, make_net
+from xloader.demo.waves import VARIABLE_ATTRS, WaveSpec, ensure_store
 
 WAVES: Final = WaveSpec(num_steps=1792, num_lats=19, num_lons=36, chunk_steps=16)
 _CHUNK_STEPS: Final = 12

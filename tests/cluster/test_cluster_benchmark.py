@@ -17,9 +17,3 @@ def test_each_shard_is_a_task_of_the_benchmark(client: Any, tmp_path: Path) -> N
     assert (figures.num_shards, figures.num_tasks) == (12, 12)
     assert figures.begin_nbytes > 0
     assert "| 12 | 12 |" in cluster.show_memory([figures])
-
-
-def test_speeds_are_of_the_bytes_of_the_store() -> None:
-    told = cluster.show_speed(cluster.SpeedFigures(4 * 10**9, 2.0, 1.0))
-    assert "| 2 workers of a cluster | 2.00 | 2.00 |" in told
-    assert "| 2 threads of one process | 4.00 | 1.00 |" in told

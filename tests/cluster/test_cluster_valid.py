@@ -165,15 +165,6 @@ def test_windows_that_wrap_or_are_padded(
     assert 0 < mask.num_valid < len(mask)
 
 
-def test_four_workers(mortal_client: Any, path: Path, tmp_path: Path) -> None:
-    make, options = CASES["straddling 3-d"]
-    expected = make(xloader.open(path)).is_valid(**options, cache=False, client=False)
-    opened, recorder = counted(path, tmp_path / "log")
-    mortal_client.wait_for_workers(4)
-    assert make(opened).is_valid(**options, cache=False, client=mortal_client) == expected
-    assert set(recorder.reads.values()) == {1}
-
-
 def test_dropna(client: Any, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make, options = CASES["straddling 1-d"]
     expected = make(xloader.open(path)).dropna(**options, client=False)

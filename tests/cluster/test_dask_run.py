@@ -17,10 +17,8 @@ import xarray as xr
 import xloader
 from tests.cluster.conftest import distributed, local_cluster
 from xloader.cluster import checkpoint_places, rank_queue
-from xloader.cluster.checkpoint_places import FolderPlace, SchedulerPlace
-from xloader.cluster.job_folder import describe_function
-from xloader.cluster.rank_queue import worker_threads
-from xloader.cluster.rank_task import HostShares
+from xloader.cluster.checkpoint_places import FolderPlace, SchedulerPlace, describe_function
+from xloader.cluster.rank_queue import HostShares, worker_threads
 from xloader.errors import (
     ClosedError,
     ClusterError,
@@ -86,22 +84,6 @@ def test_ranks_get_the_batches_of_their_loaders(
     assert ids_in(results) == list(range(len(samples)))
 
 
-def test_batches_are_the_same_on_every_number_of_ranks(client: Any, samples: xloader.Samples):
-    def steps(batch_size: int, world_size: int) -> list[list[int]]:
-        options = {
-            **OPTIONS,
-            "batch_size": batch_size,
-            "plan": xloader.PlanRules(lanes=4),
-            "drop_last": True,
-        }
-        by_rank = xloader.dask.run(gather, samples, world_size=world_size, **options)
-        return [
-            [number for rows, _ in step for number in rows] for step in zip(*by_rank, strict=True)
-        ]
-
-    assert steps(8, 1) == steps(4, 2) == steps(2, 4)
-
-
 def test_ranks_are_pinned_to_workers(client: Any, samples: xloader.Samples):
     def where(loader: Any) -> tuple[int, int, int]:
         return loader.rank, loader.world_size, os.getpid()
@@ -109,26 +91,10 @@ def test_ranks_are_pinned_to_workers(client: Any, samples: xloader.Samples):
     first = xloader.dask.run(where, samples, **OPTIONS)
     assert [found[:2] for found in first] == [(0, 2), (1, 2)]
     assert len({pid for _, _, pid in first} | {os.getpid()}) == 3
-    # Address by address, so that a rank finds its caches again.
+    # Address by address.
     pids = client.run(os.getpid)
     assert [pid for _, _, pid in first] == [pids[worker] for worker in sorted(pids)]
     assert xloader.dask.run(where, samples, **OPTIONS) == first
-
-
-def test_further_ranks_go_to_the_worker_that_they_prefer(
-    client: Any, samples: xloader.Samples, tmp_path: Path
-):
-    def in_turn(loader: Any) -> tuple[list[str], int]:
-        begun = sorted(path.name for path in tmp_path.glob("begun-*"))
-        (tmp_path / f"begun-{loader.rank}").touch()
-        while loader.rank == 0 and not (tmp_path / "begun-3").exists():
-            time.sleep(0.01)
-        return begun, os.getpid()
-
-    results = xloader.dask.run(in_turn, samples, world_size=4, **OPTIONS)
-    # Rank 2 prefers the worker of rank 0, which is still at work. So rank 3 comes first.
-    assert "begun-2" not in results[3][0]
-    assert results[3][1] == results[1][1]
 
 
 def test_several_sets_are_fanned_out(client: Any, samples: xloader.Samples):
@@ -167,10 +133,10 @@ def test_ranks_of_one_process_share_nothing_and_divide_its_cores(samples: xloade
 
 def test_cores_of_a_machine_are_divided(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    monkeypatch.setattr("xloader.cluster.rank_task.usable_cores", lambda: 16)
+    monkeypatch.setattr("xloader.cluster.rank_queue.usable_cores", lambda: 16)
     assert [HostShares(1, n).cores() for n in (1, 4, 5, 40)] == [16, 4, 3, 1]
     # A process that is tied to four cores of its machine has them for itself.
-    monkeypatch.setattr("xloader.cluster.rank_task.usable_cores", lambda: 4)
+    monkeypatch.setattr("xloader.cluster.rank_queue.usable_cores", lambda: 4)
     assert HostShares(2, 8).cores() == 2
 
 

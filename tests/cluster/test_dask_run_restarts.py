@@ -18,7 +18,7 @@ import xarray as xr
 import xloader
 from tests.cluster.conftest import distributed, local_cluster
 from tests.cluster.test_dask_run import OPTIONS, Rows, expected, ids_in, make_samples, rows_of
-from xloader.cluster.job_folder import code_digest
+from xloader.cluster.cluster_tasks import code_digest
 from xloader.errors import ClusterError, TargetError
 
 
@@ -204,32 +204,6 @@ def test_a_job_of_a_killed_client_goes_on(client: Any, tmp_path: Path):
             gather_until_killed, samples, world_size=2, path=tmp_path / "job",
             **{**OPTIONS, "seed": 1},
         )  # fmt: skip
-
-
-def test_a_model_is_trained_on_each_rank(client: Any, tmp_path: Path):
-    torch = pytest.importorskip("torch")
-    samples = make_samples(tmp_path)
-
-    def train(loader: Any) -> dict[str, Any]:
-        torch.manual_seed(loader.rank)
-        model = torch.nn.Linear(6, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-        for _ in range(loader.epoch, 2):
-            for batch in loader:
-                loss = (model(batch.t.flatten(1)) ** 2).mean()
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-        return model.state_dict()
-
-    options = {**OPTIONS, "output": "torch"}
-    weights = xloader.dask.run(train, samples, world_size=2, **options)
-    for rank in range(2):
-        with samples.loader(**options, world=xloader.World(rank, 2)) as loader:
-            own = train(loader)
-        assert own.keys() == weights[rank].keys()
-        for name, value in own.items():
-            torch.testing.assert_close(weights[rank][name], value)
 
 
 def test_functions_with_other_constants_are_other_code() -> None:

@@ -317,28 +317,6 @@ def test_a_refusal_that_is_an_error(use_device: UseDevice) -> None:
     assert hardware.pinned == []
 
 
-@pytest.mark.filterwarnings("ignore::xloader.errors.EpochWarning")
-def test_slots_whose_copies_failed_are_replaced(use_device: UseDevice) -> None:
-    """Nobody knows whether the device still reads them. The next epoch gets other memory."""
-
-    class Failing(RegisterHardware):
-        fails = True
-
-        def wait(self, copied: Any) -> None:
-            if self.fails:
-                raise RuntimeError("device lost")
-
-    hardware = Failing()
-    use_device(hardware)
-    with make_loader(prefetch=0) as loader:
-        for _ in range(3):
-            with pytest.raises(RuntimeError, match="device lost"):
-                list(loader)
-        hardware.fails = False
-        assert all(map(is_right, loader))
-    assert_given_back(hardware, 4)
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_gpu_reads_the_memory_of_processes() -> None:
     with make_loader(device="cuda") as loader:

@@ -227,16 +227,6 @@ def test_slots_are_pinned_once_and_counted(use_device: UseDevice) -> None:
         assert block.nbytes <= loader.report().peak_nbytes <= expected.peak_nbytes
 
 
-def test_reads_are_as_predicted(use_device: UseDevice) -> None:
-    use_device(BusHardware(6))
-    with make_loader(200, memory="64KiB") as loader:
-        expected = loader.explain()
-        assert all(map(is_right, loader))
-        report = loader.report()
-    assert report.num_reads == expected.num_reads
-    assert report.delivered_nbytes == 200 * (2 * 64 + 6 + 8)
-
-
 def test_a_state_is_that_of_the_batch_in_hand(use_device: UseDevice) -> None:
     """Copies run ahead of the consumer, and the state does not."""
     use_device(BusHardware(7))
@@ -251,18 +241,6 @@ def test_a_state_is_that_of_the_batch_in_hand(use_device: UseDevice) -> None:
         rest = list(again)
     assert ids_of(seen) + ids_of(rest) == whole
     assert all(map(is_right, rest))
-
-
-def test_ranks_get_padded_batches(use_device: UseDevice) -> None:
-    use_device(BusHardware(8))
-    found = []
-    for rank in range(2):
-        with make_loader(61, batch_size=7, world=xloader.World(rank, 2)) as loader:
-            batches = list(loader)
-        assert [len(batch.ids) for batch in batches] == [7, 7, 7, 7, 3]
-        assert all(map(is_right, batches))
-        found += [int(i) for b in batches for i in b.ids[~b.is_padding]]
-    assert sorted(found) == list(range(61))
 
 
 def test_results_of_map_cross_too(use_device: UseDevice) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import xloader
 from xloader import Samples, World
 from xloader.core.options import LoaderOptions
-from xloader.device.unpacking import TensorUnpacker, unpack_array
+from xloader.device.unpacking import TensorUnpacker
 from xloader.errors import NanError
 from xloader.loader.batches.batch import Batch
 from xloader.loader.loader import Loader
@@ -43,18 +43,17 @@ def packed_loader(samples: Samples, fields: tuple[PackedField, ...], **options: 
     return PlannedLoader(samples.recipe, LoaderOptions(output="numpy", **asked), np.asarray, fields)
 
 
-def unpacked(batch: Batch, fields: tuple[PackedField, ...]) -> dict[str, list[np.ndarray]]:
-    """Each packed field of a batch, unpacked by NumPy and by PyTorch."""
+def unpacked(batch: Batch, fields: tuple[PackedField, ...]) -> dict[str, np.ndarray]:
+    """Each packed field of a batch, unpacked."""
     found = {}
     for field in fields:
         stored = batch[field.name]
         assert stored.dtype == field.stored_dtype
         before = stored.copy()
         packed = torch.from_numpy(np.ascontiguousarray(stored).reshape(-1).view(np.uint8))
-        tensor = TensorUnpacker.of(field, CPU).unpack(packed)
-        found[field.name] = [unpack_array(field, stored), tensor.numpy()]
+        found[field.name] = TensorUnpacker.of(field, CPU).unpack(packed).numpy()
         np.testing.assert_array_equal(stored, before)
-        assert not any(np.shares_memory(stored, own) for own in found[field.name])
+        assert not np.shares_memory(stored, found[field.name])
     return found
 
 
@@ -158,12 +157,11 @@ def test_values_are_those_of_xarray(
         batches = list(loader)
     layouts = {layout.name: layout for layout in make_layouts(samples.recipe)}
     for batch in batches:
-        for name, found in unpacked(batch, fields).items():
+        for name, values in unpacked(batch, fields).items():
             windows = np.stack([whole[name][i : i + 2] for i in batch.ids])
             channelled = np.swapaxes(windows, 1, 2) if is_stacked else windows
             size = np.nanmax(np.abs(channelled), initial=0.0) + 1000.0
-            for values in found:
-                same(values, channelled, size, layouts[name].dtype)
+            same(values, channelled, size, layouts[name].dtype)
     for name, layout in layouts.items():
         stored = {samples.recipe.variable(p.variable).stored_dtype for p in layout.parts}
         is_narrow = all(own.itemsize < layout.dtype.itemsize for own in stored)
@@ -206,9 +204,8 @@ def test_plain_fields_beside_packed_ones_stay_as_they_are() -> None:
         for batch, expected in zip(loader, other, strict=True):
             assert batch.ids.tolist() == expected.ids.tolist()
             np.testing.assert_array_equal(batch.u, expected.u)
-            for values in unpacked(batch, fields)["t"]:
-                # Values around 280 were rounded before they were normalised, the packed ones not.
-                same(values, expected.t, 280.0 / 2.0, np.dtype("f4"))
+            # Values around 280 were rounded before they were normalised, the packed ones not.
+            same(unpacked(batch, fields)["t"], expected.t, 280.0 / 2.0, np.dtype("f4"))
         assert loader.report().num_reads == other.report().num_reads
         assert loader.explain().num_reads == other.explain().num_reads
 
@@ -259,10 +256,9 @@ def test_narrow_floats_and_their_nan_are_those_of_values(fill: float | None) -> 
         samples.loader(output="numpy", batch_size=5, seed=1, on_nan="ignore") as other,
     ):
         for batch, expected in zip(loader, other, strict=True):
-            for name, found in unpacked(batch, fields).items():
-                for values in found:
-                    assert values.dtype == expected[name].dtype
-                    np.testing.assert_allclose(values, expected[name], rtol=0, atol=2e-4)
+            for name, values in unpacked(batch, fields).items():
+                assert values.dtype == expected[name].dtype
+                np.testing.assert_allclose(values, expected[name], rtol=0, atol=2e-4)
             assert fields[0].count_nans(batch.h).sum() == np.isnan(expected.h).sum()
 
 
@@ -275,8 +271,8 @@ def test_integers_beyond_float32_are_exact() -> None:
         for batch in loader:
             ids = batch.ids[:, None] + np.arange(2)
             expected = np.tile(counts, 3)[ids].astype("f8") - 2.0**24
-            for values in unpacked(batch, fields)["w"]:
-                np.testing.assert_array_equal(values, expected, strict=True)
+            values = unpacked(batch, fields)["w"]
+            np.testing.assert_array_equal(values, expected, strict=True)
 
 
 def names(samples: Samples, **options: Any) -> list[str]:
@@ -312,9 +308,8 @@ def test_integers_that_are_normalised_are_packed() -> None:
     fields = fields_of(samples)
     with packed_loader(samples, fields) as loader:
         for batch in loader:
-            for values in unpacked(batch, fields)["n"]:
-                expected = (batch.ids[:, None] + np.arange(2) - 6.0) / 2.0
-                same(values, expected, 10.0, np.dtype("f4"))
+            expected = (batch.ids[:, None] + np.arange(2) - 6.0) / 2.0
+            same(unpacked(batch, fields)["n"], expected, 10.0, np.dtype("f4"))
 
 
 def test_explain_says_what_crosses_to_the_device() -> None:

@@ -19,10 +19,9 @@ import pytest
 from torch.utils.data import ConcatDataset, DataLoader
 
 import xloader
-from tests.hanging import make_samples as hanging_samples
 from tests.torch.waves import write_times
 from xloader import Samples
-from xloader.torch import IterableDataset, MapDataset, data_loader
+from xloader.torch import IterableDataset, MapDataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
@@ -150,27 +149,3 @@ def test_one_lookout_in_each_worker_for_whom_nobody_else_looks_out(
     for epoch in range(2):
         stream.set_epoch(epoch)
         assert {int(count) for batch in loader for count in batch[0]} == {expected}
-
-
-@pytest.mark.parametrize("door", ["data_loader", "batches"])
-def test_a_worker_whose_read_never_returns_ends_with_its_loader(
-    folder: Path, door: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker that is stuck in a read ends with its loader, before PyTorch kills it.
-
-    PyTorch would wait for a minute here.
-    """
-    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 60.0)
-    samples = hanging_samples("sync", folder / "hanging.zarr")
-    if door == "data_loader":
-        batches: Any = iter(data_loader(samples, 4, num_workers=1, shuffle=False))
-    else:
-        dataset = IterableDataset(samples, 4, shuffle=False)
-        batches = iter(DataLoader(dataset, batch_size=None, num_workers=1))
-    # The read for the batch after these three hangs.
-    for _ in range(3):
-        next(batches)
-    (worker,) = batches._workers
-    del batches
-    # PyTorch would kill it by a signal, and the exit code would be -15.
-    assert worker.exitcode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
@@ -115,20 +116,16 @@ def compare_loaders(
     passes: dict[str, Pass] = {OURS: partial(_our_epoch, samples, options)}
     common = {**_OF_DATALOADER, **{k: v for k, v in loader_options.items() if k in _OF_DATALOADER}}
     kinds: dict[str, Callable[..., Any]] = {PLAIN: IselSamples, XBATCHER: XbatcherSamples}
-    closes = []
-    for name, kind in kinds.items():
-        if not left_out[name]:
-            # It imports torch.
-            from xloader.bench.torch_loaders import DataLoaderPass
+    with ExitStack() as at_end:
+        for name, kind in kinds.items():
+            if not left_out[name]:
+                # It imports torch.
+                from xloader.bench.torch_loaders import DataLoaderPass
 
-            epochs = DataLoaderPass(kind(recipe, opener), num_workers=num_workers, **common)
-            passes[name] = epochs
-            closes.append(epochs.close)
-    try:
+                epochs = DataLoaderPass(kind(recipe, opener), num_workers=num_workers, **common)
+                passes[name] = epochs
+                at_end.callback(epochs.close)
         speeds, failed = measure_in_turns(passes, seconds, must=OURS)
-    finally:
-        for close in closes:
-            close()
     return LoaderComparison(
         tuple(speeds),
         {name: reason for name, reason in (left_out | failed).items() if reason},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -12,22 +13,14 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from xloader.bench.turns import BatchSize
 
 
-class _StoppableBatches:
+class _StoppableBatches(BatchSampler):
     """The ids of each batch of an epoch, until it is stopped."""
 
-    def __init__(self, batches: BatchSampler) -> None:
-        self._batches = batches
-        self.is_stopped = False
+    is_stopped = False
 
     def __iter__(self) -> Iterator[list[int]]:
         self.is_stopped = False
-        for ids in self._batches:
-            if self.is_stopped:
-                return
-            yield ids
-
-    def __len__(self) -> int:
-        return len(self._batches)
+        return takewhile(lambda _: not self.is_stopped, super().__iter__())
 
 
 class DataLoaderPass:
@@ -50,7 +43,7 @@ class DataLoaderPass:
         order = (
             RandomSampler(dataset, generator=generator) if shuffle else SequentialSampler(dataset)
         )
-        self._batches = _StoppableBatches(BatchSampler(order, batch_size, drop_last))
+        self._batches = _StoppableBatches(order, batch_size, drop_last)
         self._loader: DataLoader[Any] | None = DataLoader(
             dataset,
             batch_sampler=self._batches,

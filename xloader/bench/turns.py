@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from xloader.errors import EmptySamplesError
+from xloader.show.json_values import values_by_name
 
 NUM_TURNS: Final = 3
 
@@ -51,11 +52,7 @@ class LoaderSpeed:
 
     def to_dict(self) -> dict[str, Any]:
         """The counts and the rates by name."""
-        return asdict(self) | {
-            "batches_per_second": self.batches_per_second,
-            "samples_per_second": self.samples_per_second,
-            "gb_per_second": self.gb_per_second,
-        }
+        return values_by_name(self, "batches_per_second", "samples_per_second", "gb_per_second")
 
 
 def measure_in_turns(
@@ -84,17 +81,10 @@ def measure_in_turns(
     for _ in range(NUM_TURNS):
         for name, done in turns.items():
             done.append(_take(passes[name], seconds / NUM_TURNS, clock))
-    speeds = [
-        LoaderSpeed(
-            name,
-            sum(turn.num_batches for turn in done),
-            sum(turn.num_samples for turn in done),
-            sum(turn.nbytes for turn in done),
-            max(sum(turn.seconds for turn in done), 1e-9),
-            first[name],
-        )
-        for name, done in turns.items()
-    ]
+    speeds = []
+    for name, done in turns.items():
+        batches, samples, nbytes, elapsed = map(sum, zip(*done, strict=True))
+        speeds.append(LoaderSpeed(name, batches, samples, nbytes, max(elapsed, 1e-9), first[name]))
     return speeds, failed
 
 

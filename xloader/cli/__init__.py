@@ -13,7 +13,7 @@ import click
 
 from xloader.cli.check_commands import doctor, inspect
 from xloader.cli.demo_command import demo
-from xloader.cli.endings import full_disk_ending, plain_endings
+from xloader.cli.endings import plain_endings
 from xloader.cli.job_commands import materialize, merge, stats
 from xloader.cli.loader_commands import advise, bench, explain
 
@@ -26,11 +26,6 @@ _SECTIONS = {
 
 class SectionedGroup(click.Group):
     """A group of commands whose help lists them under headings."""
-
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a command. Where its output cannot be written, say so on one line."""
-        with full_disk_ending():
-            return super().main(*args, **kwargs)
 
     def invoke(self, context: click.Context) -> Any:
         """Read the options of a command and call it."""

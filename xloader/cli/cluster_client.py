@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -38,7 +36,7 @@ def cluster_client(scheduler: str | None) -> Iterator[dict[str, Any]]:
         yield {}
         return
     try:
-        import distributed  # noqa: F401
+        from distributed import Client
     except ImportError as error:
         raise MissingDependencyError(
             "a dask cluster needs the library distributed, which is not installed",
@@ -46,7 +44,8 @@ def cluster_client(scheduler: str | None) -> Iterator[dict[str, Any]]:
         ) from error
     address = _address_of(scheduler)
     try:
-        client = _connect(address)
+        # The verb is given the client, so it need not be the active one.
+        client = Client(address, timeout=_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, ImportError) as error:
         raise ClusterError(
             "the scheduler of the dask cluster does not answer",
@@ -55,25 +54,6 @@ def cluster_client(scheduler: str | None) -> Iterator[dict[str, Any]]:
         ) from error
     with client:
         yield {"client": client}
-
-
-def _connect(address: str) -> Any:
-    """Make a client, on a thread of its own: distributed waits for ever for what never speaks."""
-    made: Future[Any] = Future()
-
-    def make() -> None:
-        from distributed import Client
-
-        try:
-            # The verb is given the client, so it need not be the active one.
-            client = Client(address, timeout=_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
-        except BaseException as error:
-            made.set_exception(error)
-        else:
-            made.set_result(client)
-
-    threading.Thread(target=make, name="xloader-connect", daemon=True).start()
-    return made.result(timeout=_SECONDS + 1)
 
 
 def _address_of(scheduler: str) -> str:

@@ -12,14 +12,12 @@ code meaning
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, Final
 
@@ -64,24 +62,6 @@ def plain_endings(on_interrupt: str = "") -> Iterator[None]:
         except KeyboardInterrupt:
             say(f"Interrupted. {on_interrupt}".rstrip(), err=True)
             sys.exit(INTERRUPTED)
-
-
-@contextmanager
-def full_disk_ending() -> Iterator[None]:
-    """Context that says on one line that there is no space left, and ends with code 1.
-
-    click does the same without a line where the reader of a pipe has gone.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        say(f"Error: the output cannot be written: {error.strerror}", err=True)
-        with suppress(OSError, ValueError):
-            # What is left in its buffer would fail once more at the exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(INCOMPLETE)
 
 
 def end_incomplete(message: str) -> None:

@@ -10,6 +10,7 @@ is small. Results come back in the order in which tasks end::
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import threading
 import uuid
@@ -17,6 +18,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any, Final, Self, TypeVar
 
 import cloudpickle
@@ -354,6 +356,25 @@ def dump_shared(value: object, nbytes_beside: int = 0) -> tuple[bytes, str]:
     nbytes = len(data) + nbytes_beside
     fault = f"a pickle of {nbytes:,} bytes, where {MOST_SHARED_NBYTES:,} are allowed"
     return data, fault if nbytes > MOST_SHARED_NBYTES else ""
+
+
+def code_digest(code: CodeType) -> str:
+    """SHA-256 of the instructions, names and constants of a function and of those within it.
+
+    The code of functions that it calls, and the values that it refers to, are not part of it.
+    """
+    return hashlib.sha256(repr(list(_facts(code))).encode()).hexdigest()
+
+
+def _facts(code: CodeType) -> Iterator[object]:
+    yield code.co_code
+    yield code.co_names
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _facts(value)
+        else:
+            # A set has another order in each process.
+            yield sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
 
 
 def _load(data: bytes) -> Any:

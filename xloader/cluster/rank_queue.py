@@ -6,36 +6,147 @@
     running   ranks on workers: at most one for each thread
     done      ranks with a result
 
-Each rank prefers a worker of its own, so that caches of a worker serve the same rank again.
+The task of a rank makes its loader on the worker, and calls the function.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from xloader.cluster.cluster_tasks import TaskWarnings
-from xloader.cluster.rank_task import HostShares, run_rank
-from xloader.errors import ClusterError
+import cloudpickle
+
+from xloader.cluster.checkpoint_places import Checkpoint, CheckpointPlace, current_checkpoint
+from xloader.cluster.cluster_tasks import TaskWarnings, collect_warnings, dump, pickling
+from xloader.core.cores import usable_cores
+from xloader.core.ranks import World
+from xloader.errors import ClosedError, ClusterError, TransformError
+from xloader.loader.loader import Loader
 from xloader.loader.processes.finishing_process import Warned
-from xloader.sources.arrays.dask_cluster import release_futures, result_of, worker_threads
+from xloader.sources.arrays.dask_cluster import (
+    release_futures,
+    result_of,
+    worker_threads,
+    working_for_cluster,
+)
 
 _LOG: Final = logging.getLogger("xloader")
 
 _SECONDS: Final = 0.5
-"""How often the client looks for workers that are new or lost."""
+"""How often the client looks for workers that are new or lost, and a task whether it is still
+wanted."""
 
 _RESULT_SECONDS: Final = 10.0
 """How long a result may take to arrive before the client looks whether its worker is lost.
 
 The next time, the client waits twice as long.
 """
+
+
+@dataclass(frozen=True, eq=False)
+class RankJob:
+    """All that the tasks of all ranks share. It is sent once to each worker.
+
+    `work`: a pickle of the function, the samples and the options of their loaders.
+    """
+
+    work: bytes
+    world_size: int
+    place: CheckpointPlace
+    state: Mapping[str, Any]
+
+    def run(self, rank: int, shares: HostShares) -> bytes:
+        """Call the function for a rank, from its last checkpoint on; the pickle of its result."""
+        claim = self.place.claim(rank)
+        known = self.place.result(rank)
+        if known is not None:
+            return known
+        saved = claim.load()
+        state, value = (self.state, None) if saved is None else cloudpickle.loads(saved)
+        fn, samples, options = cloudpickle.loads(self.work)
+        # Several sets divide the cores among them, where no number of threads is given.
+        if options.get("threads") is None and not hasattr(samples, "sets"):
+            processes = max(int(options.get("processes") or 0), 1)
+            options = {**options, "threads": max(shares.cores() // processes, 1)}
+        with samples.loader(**options, world=World(rank, self.world_size)) as loader:
+            loader.load_state_dict(state)
+            checkpoint = Checkpoint(claim, self.world_size, loader, value)
+            with _closed_if_cancelled(loader), current_checkpoint(checkpoint):
+                try:
+                    result = fn(loader)
+                except SystemExit as error:
+                    # It would end the worker, with all that other jobs have there.
+                    raise TransformError(
+                        f"the function ended with sys.exit({error.code!r})",
+                        remedy="return from the function, or raise an error",
+                    ) from error
+        advice = "return numbers and arrays; for a model, model.state_dict() on the CPU"
+        with pickling("the result of a rank", result, advice):
+            data = dump(result)
+        claim.finish(data)
+        return data
+
+
+@dataclass(frozen=True)
+class HostShares:
+    """How many ranks may be at work at a time where a rank is."""
+
+    on_worker: int
+    on_host: int
+
+    def cores(self) -> int:
+        """Number of cores for one rank, at least 1."""
+        cores = usable_cores()
+        # A process that is tied to some cores of its machine shares them with no other one.
+        has_own = cores < (os.cpu_count() or 1)
+        return max(cores // (self.on_worker if has_own else self.on_host), 1)
+
+
+def run_rank(job: RankJob, rank: int, shares: HostShares, token: str) -> tuple[bytes, list[Warned]]:
+    """Do the work of one rank, as a task on a worker; see `RankJob.run`."""
+    with working_for_cluster(), collect_warnings(token) as warned:
+        data = job.run(rank, shares)
+    return data, warned
+
+
+@contextmanager
+def _closed_if_cancelled(loader: Loader) -> Iterator[None]:
+    """Close the loader when the task is cancelled, which ends the function at its next batch.
+
+    dask itself cannot end a function that has begun.
+    """
+    from distributed import get_worker
+
+    worker, ended = get_worker(), threading.Event()
+    key, is_cancelled = worker.get_current_task(), False
+
+    def watch() -> None:
+        nonlocal is_cancelled
+        while not ended.wait(_SECONDS):
+            task = worker.state.tasks.get(key)
+            if task is None or task.state in ("cancelled", "released", "forgotten"):
+                is_cancelled = True
+                loader.close()
+                return
+
+    thread = threading.Thread(target=watch, name="xloader-cancelled", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    if is_cancelled:
+        # A function that has caught the error of the loader has only a part of its result.
+        raise ClosedError("the rank was cancelled", remedy="call xloader.dask.run again")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +172,6 @@ class RankQueue:
     worker_timeout: float
     _running: list[Attempt] = field(default_factory=list)
     _num_lost: Counter[int] = field(default_factory=Counter)
-    _preferred: list[str] = field(default_factory=list)
     _alone_since: float | None = None
 
     def __post_init__(self) -> None:
@@ -106,20 +216,15 @@ class RankQueue:
             self.waiting = sorted([*self.waiting, attempt.rank])
 
     def _send(self, threads: Mapping[str, int]) -> None:
-        """Send waiting ranks to threads that have none: to the preferred worker first."""
-        self._preferred = self._preferred or sorted(threads)
+        """Send waiting ranks to threads that have none."""
         free = Counter(threads)
         free.subtract(attempt.worker for attempt in self._running)
-        for is_preferred in (True, False):
-            for rank in list(self.waiting):
-                if is_preferred:
-                    worker = self._preferred[rank % len(self._preferred)] if threads else ""
-                else:
-                    # Of workers with as many free threads, the first by address.
-                    worker = max(sorted(threads), key=lambda name: free[name], default="")
-                if free[worker] > 0:
-                    self._send_to(rank, worker, threads)
-                    free[worker] -= 1
+        for rank in list(self.waiting):
+            # Of workers with as many free threads, the first by address.
+            worker = max(sorted(threads), key=lambda name: free[name], default="")
+            if free[worker] > 0:
+                self._send_to(rank, worker, threads)
+                free[worker] -= 1
 
     def _send_to(self, rank: int, worker: str, threads: Mapping[str, int]) -> None:
         host = _host_of(worker)

@@ -385,9 +385,8 @@ class Line:
 
 
 def lines_of(axes: Sequence[Axis | None], ends: Sequence[Ends]) -> tuple[Line | None, ...]:
-    """The lines of some axes; with empty ``ends``, windows stay within all of them."""
-    every: Sequence[Ends] = ends or ["stop"] * len(axes)
-    pairs = zip(axes, every, strict=True)
+    """The lines of some axes, given what windows do at their ends."""
+    pairs = zip(axes, ends, strict=True)
     return tuple(None if axis is None else Line(axis, end) for axis, end in pairs)
 
 

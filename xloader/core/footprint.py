@@ -97,7 +97,7 @@ class Group:
     demands: tuple[Demand, ...]
     axes: tuple[Axis | None, ...]
     accesses: tuple[Access, ...]
-    ends: tuple[Ends, ...] = ()
+    ends: tuple[Ends, ...]
 
     @cached_property
     def lines(self) -> tuple[Line | None, ...]:

@@ -18,11 +18,9 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from xloader.cluster.checkpoint_places import CheckpointPlace, SchedulerPlace
+from xloader.cluster.checkpoint_places import CheckpointPlace, SchedulerPlace, open_folder
 from xloader.cluster.cluster_tasks import dump_shared, find_cluster
-from xloader.cluster.job_folder import open_folder
-from xloader.cluster.rank_queue import RankQueue, no_worker
-from xloader.cluster.rank_task import RankJob, RankWork
+from xloader.cluster.rank_queue import RankJob, RankQueue, no_worker
 from xloader.core.option_checks import MOST, check_number, check_whole
 from xloader.core.options import make_options
 from xloader.core.ranks import World
@@ -131,7 +129,7 @@ def run(
     """
     _check_arguments(fn, samples, retries, worker_timeout, loader_options)
     client = _client_of(client, samples)
-    data, fault = dump_shared(RankWork(fn, samples, loader_options))
+    data, fault = dump_shared((fn, samples, loader_options))
     if fault:
         raise OptionError(
             "the function cannot be sent to the workers of a cluster",

@@ -2,10 +2,8 @@
 
 Its files, each using only those above it::
 
-    waves.py     synthetic weather made of moving waves
-    store.py     the same as a Zarr store, made once and cached
+    waves.py     synthetic weather made of moving waves, as a Zarr store that is made once
     task.py      variables, the split of time, normalised samples, and weights of maps
-    model.py     the network
-    training.py  training for some steps, and errors beside persistence and climatology
+    training.py  the network, its training, and errors beside persistence and climatology
     run.py       the whole demo, from its data to the picture
 """

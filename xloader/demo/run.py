@@ -14,11 +14,17 @@ import matplotlib as mpl
 import numpy as np
 import torch
 
-from xloader.demo.model import ForecastNet
-from xloader.demo.store import ensure_store, store_path
 from xloader.demo.task import ForecastTask, is_latitude, make_task
-from xloader.demo.training import Score, TrainingResult, format_scores, make_net, score, train
-from xloader.demo.waves import VARIABLE_ATTRS, WaveSpec
+from xloader.demo.training import (
+    ForecastNet,
+    Score,
+    TrainingResult,
+    format_scores,
+    make_net,
+    score,
+    train,
+)
+from xloader.demo.waves import VARIABLE_ATTRS, WaveSpec, ensure_store, store_path
 from xloader.jobs.valid.cache_files import default_cache_dir
 from xloader.recipe.label_steps import show_label
 from xloader.show.canvas import new_picture

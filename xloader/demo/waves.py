@@ -9,16 +9,21 @@ still, and short ones move fast. Random kicks slowly replace the amplitude of ea
 
 This is not a simulation of the atmosphere: only the look, the units and the time scales are
 similar.
+
+The demo makes a Zarr store of it once, in the user's cache folder, and finds it there afterwards.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
+from zarr.codecs import BloscCodec
 
 EARTH_RADIUS = 6.371e6  # m
 EARTH_ROTATION = 7.292e-5  # rad/s
@@ -45,6 +50,9 @@ _WAVENUMBERS = np.arange(1, 11)
 _BANDS = np.arange(-70.0, 71.0, 10.0)  # degrees north
 _BAND_WIDTH = 12.0  # degrees
 _MEMORY_STEPS = 80  # e-folding time of the amplitudes: 20 days
+
+# Part of the store's name: a store with waves of another version must not be used.
+_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -205,3 +213,34 @@ def _means(spec: WaveSpec) -> dict[str, NDArray[np.float32]]:
     }
     shape = (spec.num_lats, spec.num_lons)
     return {name: np.broadcast_to(mean, shape).astype(np.float32) for name, mean in means.items()}
+
+
+def store_path(cache: Path, spec: WaveSpec) -> Path:
+    """The path of a store. Its name holds everything that determines the data."""
+    size = f"{spec.num_steps}x{spec.num_lats}x{spec.num_lons}-by{spec.chunk_steps}"
+    return cache / f"waves-v{_VERSION}-{size}-seed{spec.seed}.zarr"
+
+
+def ensure_store(cache: Path, spec: WaveSpec) -> Path:
+    """The path of a store in the cache, which is made first if it is absent.
+
+    The store is written to another folder and renamed when complete. So a run that is interrupted
+    leaves no incomplete store at this path, and two runs at once do not disturb each other.
+    """
+    path = store_path(cache, spec)
+    if path.is_dir():
+        return path
+    cache.mkdir(parents=True, exist_ok=True)
+    chunks = (min(spec.chunk_steps, spec.num_steps), spec.num_lats, spec.num_lons)
+    codec = BloscCodec(cname="zstd", clevel=3, shuffle="shuffle", typesize=4)
+    encoding = {name: {"chunks": chunks, "compressors": codec} for name in VARIABLE_ATTRS}
+    with tempfile.TemporaryDirectory(prefix=f"{path.stem}.partial-", dir=cache) as folder:
+        partial = Path(folder) / path.name
+        make_waves(spec).to_zarr(partial, zarr_format=3, consolidated=False, encoding=encoding)
+        try:
+            partial.rename(path)
+        except OSError:
+            # Another run finished first: a folder that is not empty cannot be replaced.
+            if not path.is_dir():
+                raise
+    return path

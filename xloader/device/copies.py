@@ -302,7 +302,7 @@ class RunCopies:
         try:
             self._hardware.wait(copied)
         except BaseException as error:
-            self._slots.keep(arrays.copy())
+            # After an error of a copy, CUDA does nothing more for this process.
             self._fail(error)
         arrays.clear()
         with self._lock:

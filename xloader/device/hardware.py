@@ -20,9 +20,6 @@ from xloader.engine.buffers import Buffer
 Mark = Any
 """A place in a stream; None if the work before it is done already."""
 
-_MOST_REGISTERED = 64 << 30
-"""Most bytes pinned in one call: drivers from R580 on refuse 512 GiB at once."""
-
 
 class Hardware:
     """The operations of one device that a transfer needs. This one is without streams."""
@@ -76,21 +73,17 @@ class CudaHardware(Hardware):
         # PyTorch's own pinned memory is rounded up to a power of two, and kept after its release.
         with torch.cuda.device(self.device):
             runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-            for begin in range(0, block.nbytes, _MOST_REGISTERED):
-                size = min(_MOST_REGISTERED, block.nbytes - begin)
-                error = int(runtime.cudaHostRegister(address_of(block) + begin, size, 0))
-                if error:
-                    self._forget_error()
-                    self.unpin(block[:begin])
-                    raise RuntimeError(f"cudaHostRegister refused {size} bytes: error {error}")
+            error = int(runtime.cudaHostRegister(address_of(block), block.nbytes, 0))
+            if error:
+                self._forget_error()
+                raise RuntimeError(f"cudaHostRegister refused {block.nbytes} bytes: error {error}")
 
     def unpin(self, block: Buffer) -> None:
         """Undo `pin`. Without it, CUDA would refuse other memory at the same address later."""
         with torch.cuda.device(self.device):
             runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-            for begin in range(0, block.nbytes, _MOST_REGISTERED):
-                if int(runtime.cudaHostUnregister(address_of(block) + begin)):
-                    self._forget_error()
+            if int(runtime.cudaHostUnregister(address_of(block))):
+                self._forget_error()
 
     def allocate(self, nbytes: int) -> torch.Tensor:
         """Uninitialised memory of the device, which belongs to the stream of the copies."""

@@ -88,7 +88,6 @@ class PinnedSlots:
         self._block = block
         self._lock = threading.RLock()
         self._num_copies = 0
-        self._kept: list[list[Any]] = []
         self._wake: Callable[[], None] = lambda: None
 
     @property
@@ -97,11 +96,6 @@ class PinnedSlots:
         # Another thread may close the slots meanwhile.
         block = self._block
         return "" if block is None else block.refusal
-
-    @property
-    def has_lost_some(self) -> bool:
-        """Whether a slot can never be used again; see `keep`."""
-        return bool(self._kept)
 
     def find(self, arrays: Arrays) -> tuple[torch.Tensor, tuple[FieldBytes, ...]] | None:
         """Find the slot that a batch was gathered into.
@@ -139,10 +133,6 @@ class PinnedSlots:
     def close(self) -> None:
         """Let go of the memory. It is unpinned at once, and lives as long as arrays over it."""
         self._block = None
-
-    def keep(self, arrays: list[Any]) -> None:
-        """Never use the slot of these arrays again: nobody knows whether a copy still reads it."""
-        self._kept.append(arrays)
 
     def begin_copy(self) -> None:
         """Note that a copy out of a slot is queued."""

@@ -211,12 +211,6 @@ class Transfer:
             self._known_refusal = slots.refusal or self._known_refusal
         return self._known_refusal
 
-    @property
-    def has_lost_slots(self) -> bool:
-        """Whether a copy out of shared memory failed, so that its slot is lost."""
-        shared = self._shared
-        return shared is not None and shared.has_lost_some
-
     def check_outputs(self, outputs: tuple[Output, ...], num_rows: int) -> None:
         """Check that the fields can be on the device, and try what is to be done there on zeros."""
         dtypes = [converted_dtype(output.dtype, self._output_dtype) for output in outputs]

@@ -1,7 +1,6 @@
 """Unpacks fields that crossed to a device as stored, into the values that training takes.
 
-NumPy and PyTorch do the same steps here; NumPy is the reference. `PackedField` describes a field,
-and says where its numbers come from::
+`PackedField` describes a field, and says where its numbers come from::
 
     fresh = stored numbers, in float32 or float64
     is_missing = fresh equals a fill value
@@ -17,32 +16,12 @@ not been tried: there was no GPU to measure it on.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from xloader.transforms.packed_fields import PackedField
 
 if TYPE_CHECKING:
     import torch
-
-
-def unpack_array(field: PackedField, stored: NDArray[Any]) -> NDArray[Any]:
-    """Unpack a field with NumPy.
-
-    A new array of the same shape and of ``field.dtype``.
-    """
-    wide = field.wide_dtype
-    values = stored.view(field.seen_dtype).astype(wide)
-    is_missing = np.isnan(values) if field.fills_nan else np.zeros((), np.bool_)
-    for fills in field.fills:
-        is_missing = is_missing | (values == field.along_channels(fills).astype(wide))
-    values *= field.along_channels(field.multipliers).astype(wide)
-    values += field.along_channels(field.offsets).astype(wide)
-    missing = field.along_channels(field.missing).astype(wide)
-    np.copyto(values, missing, where=is_missing)
-    return values.astype(field.dtype, copy=False)
 
 
 @dataclass(frozen=True, eq=False)

@@ -278,10 +278,8 @@ class Engine(JobFactory):
 
     def refresh(self) -> None:
         """Start with new memory and processes where those there are cannot be used any more."""
-        if self._team is not None:
-            has_lost_slots = self._device_path is not None and self._device_path.has_lost_slots
-            if has_lost_slots or self.is_spoilt or not self._team.is_usable:
-                self.clear()
+        if self._team is not None and (self.is_spoilt or not self._team.is_usable):
+            self.clear()
         if self.is_foreign:
             self.renew()
 

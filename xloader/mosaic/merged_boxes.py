@@ -20,7 +20,7 @@ from xloader.core.axis import Ints
 from xloader.core.messages import show_count
 from xloader.core.nbytes import parse_nbytes
 from xloader.errors import MemoryBudgetError, TargetError
-from xloader.mosaic.parts import Record, RecordReader, Slices
+from xloader.mosaic.parts import Record, RecordReader, Slices, done_ids
 from xloader.mosaic.target_grid import Box, GridVariable, PlacedAxis, TargetGrid
 from xloader.sources.chunk_sizes import boxes_of
 
@@ -106,8 +106,8 @@ class RecordIndex:
 
     def __init__(self, grid: TargetGrid, records: Sequence[Record]) -> None:
         self._grid = grid
-        # Concatenated with empty arrays, because there may be no record.
-        ids = np.concatenate([np.zeros(0, np.int64), *(record.ids for record in records)])
+        # Concatenated with an empty array, because there may be no record.
+        ids = done_ids(records)
         starts = np.concatenate(
             [np.zeros((0, len(grid.axes)), np.int64), *(record.starts for record in records)]
         )

@@ -28,6 +28,7 @@ from xloader.core.axis import Ints
 from xloader.errors import TargetError
 from xloader.jobs.parts_folder import PartsFolder
 from xloader.mosaic.target_grid import COVERAGE, GridVariable, TargetGrid
+from xloader.sources.chunk_sizes import boxes_of
 from xloader.sources.stores.write_places import check_stored_names, writing
 
 _SLAB_NBYTES: Final = 1 << 20
@@ -118,23 +119,16 @@ class RecordReader:
             or math.prod(below) * record.dtype.itemsize > _SLAB_NBYTES
         ):
             axis, below = axis + 1, below[1:]
-        size, along = math.prod(below), wanted[axis]
+        size = math.prod(below)
         step = max(_SLAB_NBYTES // (size * record.dtype.itemsize), 1)
-        above = (range(span.start, span.stop) for span in wanted[:axis])
-        for *outer, begin in itertools.product(*above, range(along.start, along.stop, step)):
-            count = min(step, along.stop - begin)
-            first = 0
-            for place, length in zip((*outer, begin), shape, strict=False):
-                first = first * length + place
+        sizes = [span.stop - span.start for span in wanted]
+        for box in boxes_of(sizes, [*(1,) * axis, step, *sizes[axis + 1 :]]):
+            first, count = 0, box[axis][1] - box[axis][0]
+            for span, (begin, _), length in zip(wanted[: axis + 1], box, shape, strict=False):
+                first = first * length + span.start + begin
             flat = self._read(number, row, self._begins[variable] + first * size, count * size)
             slab = flat.reshape(count, *below)[(slice(None), *wanted[axis + 1 :])]
-            cuts = [slice(place, place + 1) for place in outer]
-            piece = [*cuts, slice(begin, begin + count), *wanted[axis + 1 :]]
-            where = tuple(
-                slice(span.start - whole.start, span.stop - whole.start)
-                for span, whole in zip(piece, wanted, strict=True)
-            )
-            yield where, slab.reshape([span.stop - span.start for span in piece])
+            yield tuple(slice(*cut) for cut in box), slab.reshape([e - b for b, e in box])
 
     def is_same(self, first: tuple[int, int], second: tuple[int, int]) -> bool:
         """Whether two rows, each of a record, agree in all bits; NaN equals NaN then."""

@@ -69,14 +69,12 @@ def elements_at(
             given=f"{len(rows)} of {len(labels)} rows are NaN, first row {rows[0]}",
             remedy=f"drop these rows: table.dropna(subset=[{dim!r}])",
         )
-    labels = _plain(labels)
-    kept = recipe.kept_of(dim)
-    assert not isinstance(kept, int)
+    plain = plain_dtype(labels)
+    labels = labels if plain is None else labels.astype(plain)
     coords = recipe.source.coordinates()
     if dim not in coords.indexes:
-        return _at_positions(dim, labels, len(kept))
-    where = slice(kept.start, kept.stop, kept.step) if isinstance(kept, range) else list(kept)
-    index = coords.indexes[dim][where]
+        return _at_positions(dim, labels, recipe.dim_sizes[dim])
+    index = selected_index(recipe, coords, dim)
     _check_index(dim, index, method)
     wanted = _as_labels_of(dim, index, labels, coords[dim].dtype)
     size = len(index)
@@ -104,11 +102,18 @@ def elements_at(
     return LabelHits(dim, labels, places, _known(index), _remedy(dim, index, missed, method))
 
 
-def _plain(labels: pd.Series) -> pd.Series:
-    """The labels in NumPy's dtype, where pandas has an equal one of its own, such as Int64."""
+def plain_dtype(labels: pd.Series) -> np.dtype | None:
+    """NumPy's dtype that equals one of pandas' own, such as Int64; None for any other dtype."""
     plain = getattr(labels.dtype, "numpy_dtype", None)
-    is_known = isinstance(plain, np.dtype) and plain.kind in "biuf"
-    return labels.astype(plain) if is_known else labels
+    return plain if isinstance(plain, np.dtype) and plain.kind in "biuf" else None
+
+
+def selected_index(recipe: Recipe, coords: xr.Dataset, dim: str) -> pd.Index:
+    """The selected labels of a dimension. They are in memory, so looking them up is cheap."""
+    kept = recipe.kept_of(dim)
+    assert not isinstance(kept, int)
+    where = slice(kept.start, kept.stop, kept.step) if isinstance(kept, range) else list(kept)
+    return coords.indexes[dim][where]
 
 
 def _check_method(dim: str, method: Any, tolerance: Any) -> None:

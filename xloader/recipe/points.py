@@ -27,7 +27,7 @@ from xloader.core.point_table import LabelColumn, PointTable
 from xloader.core.subset import Subset
 from xloader.core.windows import Windows
 from xloader.errors import EmptySamplesError, OptionError, UnknownNameError, UnsupportedDataError
-from xloader.recipe.label_lookup import elements_at
+from xloader.recipe.label_lookup import elements_at, plain_dtype
 from xloader.recipe.names import CHANNEL, LABEL, SAMPLE
 from xloader.recipe.parse_windows import no_windows
 from xloader.recipe.recipe import Recipe, find
@@ -148,11 +148,9 @@ def _numbers(name: str, column: pd.Series, content: str) -> NDArray[Any] | None:
         return np.array(column.to_numpy(np.float64, na_value=np.nan))
     if content in ("integer", "boolean"):
         _require_all(name, column)
-        # Dtypes of pandas, such as Int16, know NumPy's dtype of the same width.
-        plain = getattr(column.dtype, "numpy_dtype", None)
         wide = np.dtype(np.bool_ if content == "boolean" else np.int64)
-        is_known = isinstance(plain, np.dtype) and plain.kind in "biuf"
-        return np.array(column.to_numpy(plain if is_known else wide))
+        plain = plain_dtype(column)
+        return np.array(column.to_numpy(wide if plain is None else plain))
     return None
 
 

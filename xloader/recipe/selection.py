@@ -17,7 +17,7 @@ from pandas.errors import InvalidIndexError  # type: ignore[import-untyped]
 from xloader.core.axis import Axis, Ints, Selection, as_range
 from xloader.core.messages import warn_caller
 from xloader.errors import EmptySamplesError, LongitudeWarning, OptionError, UnknownNameError
-from xloader.recipe.label_lookup import is_closed
+from xloader.recipe.label_lookup import is_closed, selected_index
 from xloader.recipe.label_steps import FULL_TURN
 from xloader.recipe.recipe import Kept, Recipe, find
 
@@ -162,11 +162,7 @@ def positions_at(
 def _positions(
     recipe: Recipe, coords: xr.Dataset, dim: str, label: Any, method: str | None, tolerance: Any
 ) -> Any:
-    kept = recipe.kept_of(dim)
-    assert not isinstance(kept, int)
-    # The coordinate is already in memory as an index, so looking up its labels is cheap.
-    where = slice(kept.start, kept.stop, kept.step) if isinstance(kept, range) else list(kept)
-    index = coords.indexes[dim][where]
+    index = selected_index(recipe, coords, dim)
     units = str(coords[dim].attrs.get("units", ""))
     is_longitude = not units and dim.lower().startswith("lon") and is_closed(index)
     if isinstance(label, slice) and (is_longitude or units.startswith("degree")):
@@ -200,10 +196,7 @@ def _warn_of_seam(dim: str, index: Any, label: slice) -> None:
 def _look_up(
     dim: str, index: Any, label: Any, method: str | None, tolerance: Any, why: str = ""
 ) -> Ints:
-    """Positions of labels in an index, as xarray finds them.
-
-    ``why`` is added to the error messages as a second possible reason.
-    """
+    """Positions of labels, as xarray finds them; ``why`` is a second possible reason of errors."""
     probe = xr.DataArray(np.arange(len(index)), dims=dim, coords={dim: index})
     index = probe.indexes[dim]
     allowed = f"labels from {index[0]} to {index[-1]}"

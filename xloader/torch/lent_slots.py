@@ -228,11 +228,6 @@ class LentBatches(BatchMemory):
         self._slots: list[LentSlot] = []
         self._ordinary: BatchPool | None = None
 
-    @property
-    def num_slots(self) -> int:
-        """Number of slots so far."""
-        return len(self._slots)
-
     def has_room(self) -> bool:
         """Always true: nothing waits for a slot."""
         return True

@@ -12,7 +12,6 @@ import os
 import pickle
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -76,39 +75,6 @@ def _is_sendable(error_class: type[Exception]) -> bool:
 
 _NAME = "xloader-orphans"
 
-_NAME_OF_SHUTDOWN = "xloader-shutdown"
-
-_GRACE = 0.5
-"""Seconds in which a read may still finish after the ``DataLoader`` ends."""
-
-
-def end_in_time() -> None:
-    """Make this worker of a ``DataLoader`` end when it is no longer needed.
-
-    There are two cases. First, the training process is gone: PyTorch's workers watch the process
-    that forked them, but under ``forkserver`` that is the server, which waits for its workers.
-    """
-    _end_with_training()
-    names = {thread.name for thread in threading.enumerate()}
-    done = _done_flag()
-    if done is None or _NAME_OF_SHUTDOWN in names:
-        return
-
-    def wait() -> None:
-        """End the process once the ``DataLoader`` has ended and the main thread waits in a read."""
-        # The semaphore is polled. The event's own methods take its lock, and a worker that ends
-        # with that lock would block the training process for ever.
-        while not done.get_value():
-            time.sleep(_GRACE)
-        time.sleep(_GRACE)
-        # The user's own code is left to finish, as PyTorch does.
-        while not _is_reading(threading.main_thread()):
-            time.sleep(_GRACE)
-        # With any other exit code, PyTorch would report that a worker failed.
-        os._exit(0)
-
-    threading.Thread(target=wait, name=_NAME_OF_SHUTDOWN, daemon=True).start()
-
 
 def variables_of_worker() -> Mapping[str, Any]:
     """The variables of PyTorch's loop of a worker, found on the stack; none elsewhere."""
@@ -120,28 +86,11 @@ def variables_of_worker() -> Mapping[str, Any]:
     return {}
 
 
-def _done_flag() -> Any:
-    """The flag that a ``DataLoader`` sets as it ends; None in other processes.
-
-    It is the semaphore within an event of ``multiprocessing``. macOS cannot read its value, so
-    this works on Linux only.
-    """
-    flag = getattr(variables_of_worker().get("done_event"), "_flag", None)
-    return flag if sys.platform == "linux" else None
-
-
-def _is_reading(thread: threading.Thread) -> bool:
-    """Whether a thread waits within xloader's own code."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    while frame is not None and frame.f_globals.get("__name__") == "threading":
-        frame = frame.f_back
-    return frame is not None and frame.f_globals.get("__name__", "").startswith("xloader.")
-
-
-def _end_with_training() -> None:
+def end_with_training() -> None:
     """End this worker once the training process is gone, where PyTorch does not do so.
 
-    Under ``fork`` and ``spawn``, PyTorch does.
+    PyTorch's workers watch the process that forked them. Under ``forkserver`` that is the server,
+    which waits for its workers.
     """
     training = multiprocessing.parent_process()
     if training is None:
@@ -172,7 +121,7 @@ def set_up_worker() -> None:
     info = get_worker_info()
     if info is None:
         return
-    end_in_time()
+    end_with_training()
     # Functions of the user may compute with dask.
     compute_synchronously()
     ForkingPickler.register(torch.UntypedStorage, _reduce)

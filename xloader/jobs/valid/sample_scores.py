@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.cluster.cluster_tasks import find_cluster
-from xloader.cluster.job_folder import code_digest
+from xloader.cluster.cluster_tasks import code_digest, find_cluster
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.subset import Subset
 from xloader.errors import OptionError, TransformError, XloaderError

@@ -45,10 +45,6 @@ class DevicePath(Protocol):
     def refusal(self) -> str:
         """Why the system refused to pin the memory of batches; empty if it did not."""
 
-    @property
-    def has_lost_slots(self) -> bool:
-        """Whether slots of worker processes can never be used again, because a copy failed."""
-
     def outbox(self) -> Outbox | None:
         """Sends the batches of one run; None if they are only handed over."""
 

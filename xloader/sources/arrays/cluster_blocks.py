@@ -34,8 +34,6 @@ from xloader.sources.retries import current
 Graph = dict[Any, Any]
 """Tasks by key, in the form that dask's schedulers take."""
 
-_WHAT: Final = "computing blocks"
-
 _REACH_SECONDS: Final = 2.0
 """Time in which a worker must answer, so that results are fetched from the workers themselves."""
 
@@ -144,7 +142,7 @@ def compute_on_cluster(client: Any, tasks: Graph, keys: Sequence[Hashable]) -> l
     futures: list[Any] = []
     attempts.on_given_up = partial(release_futures, futures)
     try:
-        with cluster_errors(_WHAT):
+        with cluster_errors("computing blocks"):
             check_open(client)
             renamed, names = _renamed(_joined(tasks, set(keys)), keys)
             futures += client.get(renamed, names, sync=False)

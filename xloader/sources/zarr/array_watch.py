@@ -74,7 +74,9 @@ def differences(opened: Metadata, now: Metadata) -> dict[str, str]:
 
 def _facts(metadata: Metadata) -> dict[str, str]:
     """The entries of a document that are compared, by name, as text."""
-    document: dict[str, Any] = metadata.to_dict()
+    # Nobody has to understand the extra fields of a document.
+    extra = getattr(metadata, "extra_fields", ())
+    document: dict[str, Any] = {n: v for n, v in metadata.to_dict().items() if n not in extra}
     attributes = document.pop("attributes", None) or {}
     document |= {f"attribute {name}": attributes[name] for name in _DECODING if name in attributes}
     return {name: _as_text(value) for name, value in document.items()}
