@@ -454,7 +454,7 @@ def test_a_folder_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "stats.nc"
     samples.stats(path=path, part=(0, 2))
     form = tmp_path / "stats.nc.parts/form/stats.json"
-    form.write_text(form.read_text("utf-8").replace('"version": 4', '"version": 3'), "utf-8")
+    form.write_text(form.read_text("utf-8").replace('"version": 3', '"version": 2'), "utf-8")
     with pytest.raises(StateError, match=r"stats\.nc\.parts holds .* this version of xloader"):
         samples.stats(path=path)
     xr.testing.assert_identical(samples.stats(path=path, overwrite=True), samples.stats())

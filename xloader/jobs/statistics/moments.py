@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.jobs.statistics.quantile_sketch import QuantileSketch
+from xloader.sources.zarr.codec_chain import Scratch
 
 STATISTICS: Final = ("count", "mean", "std", "min", "max")
 """The statistics that are always made, in order."""
@@ -98,7 +99,7 @@ class Moments:
             return cls.empty(shape)
         if not kept and valid is None and weights is None:
             # Most chunks are whole, and small ones come in great number.
-            return cls(*map(np.asarray, _of_row(values.reshape(-1), None, None)))
+            return cls(*map(np.array, _of_row(values.reshape(-1), None, None)))
         if valid is not None:
             valid = np.broadcast_to(valid, values.shape)
         if weights is not None:
@@ -235,8 +236,11 @@ def _as_columns(values: NDArray[Any], kept: tuple[int, ...]) -> NDArray[Any]:
     return moved.reshape(-1, num_cells)
 
 
-_Row = tuple[Any, Any, Any, Any, Any, Any]
+_Row = tuple[int, float, float, float, float, float]
 _NOTHING: Final[_Row] = (0, 0.0, 0.0, 0.0, math.inf, -math.inf)
+
+_SCRATCH: Final = Scratch()
+"""A buffer of each thread: memory that is touched for the first time is slower than the sums."""
 
 
 def _of_row(
@@ -246,15 +250,13 @@ def _of_row(
     if valid is not None:
         values = values[valid]
         weights = None if weights is None else weights[valid]
+    buffer = _SCRATCH.take(8 * _PIECE_SIZE).view(np.float64)
     pieces = []
     for begin in range(0, values.size, _PIECE_SIZE):
         at = slice(begin, begin + _PIECE_SIZE)
-        piece, heavy = values[at], None if weights is None else weights[at]
-        if np.isnan(np.minimum.reduce(piece)):
-            is_valid = ~np.isnan(piece)
-            piece, heavy = piece[is_valid], None if heavy is None else heavy[is_valid]
-        if piece.size:
-            pieces.append(_of_block(piece, None, heavy))
+        piece = _of_piece(values[at], buffer, None if weights is None else weights[at])
+        if piece is not None:
+            pieces.append(piece)
     if len(pieces) < 2:
         return pieces[0] if pieces else _NOTHING
     count, weight, mean, m2, least, greatest = map(np.array, zip(*pieces, strict=True))
@@ -265,53 +267,91 @@ def _of_row(
         if not math.isfinite(middle):
             middle = (weight * mean).sum() / total
         square = m2.sum() + (weight * (mean - middle) ** 2).sum()
-    return count.sum(), total, middle, square, least.min(), greatest.max()
+    extremes = float(least.min()), float(greatest.max())
+    return int(count.sum()), float(total), float(middle), float(square), *extremes
+
+
+def _of_piece(
+    piece: NDArray[Any], buffer: NDArray[np.float64], weights: NDArray[Any] | None
+) -> _Row | None:
+    """As `_of_row`, of so few values that they stay in a cache; None if all are NaN."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        low = np.minimum.reduce(piece)
+        if low != low:
+            is_valid = ~np.isnan(piece)
+            piece = piece[is_valid]
+            weights = None if weights is None else weights[is_valid]
+            if not piece.size:
+                return None
+            low = np.minimum.reduce(piece)
+        centred = buffer[: piece.size]
+        centred[...] = piece
+        weight = float(piece.size)
+        if weights is None:
+            mean = float(np.add.reduce(centred)) / weight
+            np.subtract(centred, mean, out=centred)
+            np.multiply(centred, centred, out=centred)
+        else:
+            weight = float(np.add.reduce(weights, dtype=np.float64))
+            # Centred on a value first, a constant keeps its mean to the last bit.
+            np.subtract(centred, low, out=centred)
+            shift = float(np.add.reduce(centred * weights)) / (weight or 1.0)
+            mean = float(low) + shift if weight else 0.0
+            if mean != mean:
+                mean = float(np.add.reduce(piece * weights)) / weight
+            np.subtract(centred, shift, out=centred)
+            np.multiply(centred, centred, out=centred)
+            np.multiply(centred, weights, out=centred)
+        square = float(np.add.reduce(centred))
+        return piece.size, weight, mean, square, float(low), float(np.maximum.reduce(piece))
 
 
 def _of_block(
     values: NDArray[Any], valid: NDArray[np.bool_] | None, weights: NDArray[Any] | None
-) -> _Row:
-    """The six arrays of `Moments`, along the first axis of a block that stays in a cache."""
-    count: Any = len(values)
+) -> tuple[Any, ...]:
+    """The six arrays of `Moments` for each column of a block that stays in a cache."""
     low, high = np.minimum.reduce(values, axis=0), np.maximum.reduce(values, axis=0)
-    if len(values) == 1 and valid is None and weights is None and not np.isnan(low).any():
-        # Maps often come one step at a time.
-        only = np.asarray(low, np.float64)
-        with np.errstate(invalid="ignore"):
-            return 1, 1.0, only, only * 0.0, only, only
-    first, is_valid = low, None
-    if valid is not None or np.isnan(low).any():
-        is_valid = ~np.isnan(values) if valid is None else valid & ~np.isnan(values)
-        values = values.astype(np.float64)
-        count = np.add.reduce(is_valid, axis=0, dtype=np.int64)
-        low = np.minimum.reduce(values, axis=0, initial=np.inf, where=is_valid)
-        high = np.maximum.reduce(values, axis=0, initial=-np.inf, where=is_valid)
-        first = np.where(count > 0, low, 0.0)
-        # NaN times 0 is NaN too.
-        values = np.where(is_valid, values, 0.0)
-        weights = is_valid.astype(np.float64) if weights is None else is_valid * weights
-
-    def total(array: NDArray[Any]) -> NDArray[np.float64]:
-        heavy = array if weights is None else array * weights
-        return np.asarray(np.add.reduce(heavy, axis=0, dtype=np.float64))
-
-    weight: Any = float(count) if weights is None else np.add.reduce(weights, 0, np.float64)
-    share = np.where(weight > 0, weight, 1.0)
-    with np.errstate(invalid="ignore", over="ignore"):
-        # Centred on a value first, a constant keeps its mean to the last bit.
+    if valid is None and weights is None and not np.isnan(low).any():
+        num = len(values)
+        if num == 1:
+            with np.errstate(invalid="ignore"):
+                return 1, 1.0, low, low.astype(np.float64) * 0.0, low, high
         centred = values.astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            # Centred on a value first, a constant keeps its mean to the last bit.
+            centred -= low
+            shift = np.add.reduce(centred, axis=0) / num
+            mean = np.asarray(low + shift)
+            if (is_lost := np.isnan(mean)).any():
+                # Infinite values: their sum keeps the sign.
+                mean = np.where(is_lost, np.add.reduce(values, axis=0, dtype=np.float64), mean)
+            centred -= shift
+            centred *= centred
+            return num, float(num), mean, np.add.reduce(centred, axis=0), low, high
+    centred = values.astype(np.float64)
+    is_valid = ~np.isnan(centred)
+    if valid is not None:
+        is_valid &= valid
+    count = np.add.reduce(is_valid, axis=0, dtype=np.int64)
+    least = np.minimum.reduce(centred, axis=0, initial=np.inf, where=is_valid)
+    greatest = np.maximum.reduce(centred, axis=0, initial=-np.inf, where=is_valid)
+    given = is_valid.astype(np.float64)
+    if weights is not None:
+        given *= weights
+    weight = np.add.reduce(given, axis=0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        first = np.where(count > 0, least, 0.0)
         centred -= first
-        if is_valid is not None:
-            centred[~is_valid] = 0.0
-        shift = total(centred) / share
+        centred[~is_valid] = 0.0
+        shift = np.add.reduce(centred * given, axis=0) / np.where(weight > 0, weight, 1.0)
         mean = np.where(weight > 0, first + shift, 0.0)
         if (is_lost := np.isnan(mean)).any():
-            # Infinite values: their sum keeps the sign.
-            mean = np.where(is_lost, total(values), mean)
+            total = np.add.reduce(np.where(is_valid, values, 0.0) * given, axis=0)
+            mean = np.where(is_lost, total, mean)
         centred -= shift
         centred *= centred
-        extremes = np.asarray(low, np.float64), np.asarray(high, np.float64)
-        return count, weight, mean, total(centred), *extremes
+        centred *= given
+        return count, weight, mean, np.add.reduce(centred, axis=0), least, greatest
 
 
 _merge_sketches: Final = np.frompyfunc(QuantileSketch.merge, 2, 1)

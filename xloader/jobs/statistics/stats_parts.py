@@ -59,7 +59,7 @@ Nodes = Mapping[Tree, Mapping[Node, LabelledMoments]]
 JOB: Final = "xloader_job"
 """Attribute of statistics: the key of the job, by which the same job knows its result again."""
 
-_VERSION: Final = 4
+_VERSION: Final = 3
 
 
 @dataclass(frozen=True)
