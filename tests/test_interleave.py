@@ -181,32 +181,6 @@ def test_each_set_gives_its_proportion_and_no_sample_twice(
             assert least >= floor(totals[name] / size)
 
 
-@FEW
-@given(weights=WEIGHTS, drop_last=st.booleans(), ranks=st.integers(1, 3))
-def test_an_epoch_is_the_longest_without_a_repeat(
-    weights: list[Any], drop_last: bool, ranks: int
-) -> None:
-    both = three(weights)
-    options = {"batch_size": 4, "drop_last": drop_last, "world_size": ranks}
-    options |= {"output": "numpy", "memory": "64KiB"}
-    loader = make_loader(both, options)
-    if loader is None:
-        return
-    # Rank by rank, row by row: no longer epoch lets every rank have the same rows of each set.
-    pattern = both.sets.pattern
-    num_rows, given = 0, Counter[str]()
-    while True:
-        name = both.names[int(pattern.sets(num_rows, num_rows + 1)[0])]
-        if (given[name] + 1) * ranks > len(samples_of(name)):
-            break
-        given[name] += 1
-        num_rows += 1
-    assert len(both) >= num_rows * ranks or ranks > 1
-    if drop_last:
-        num_rows -= num_rows % 4
-    assert loader.num_samples == num_rows * ranks
-
-
 def test_epochs_of_a_long_set_take_turns() -> None:
     """A set of 97 samples of which an epoch takes 30 gives three epochs without a repeat."""
     pairs = {"obs": (samples_of("obs"), 1), "era5": (samples_of("era5").select(slice(0, 30)), 1)}

@@ -157,9 +157,13 @@ def test_ranks_with_processes_fill_up_as_threads_do(
     for rank in range(2):
         with (
             samples.loader(**options, world=xloader.World(rank, 2)) as threads,
-            samples.loader(**options, world=xloader.World(rank, 2), processes=2) as loader,
+            samples.loader(
+                **options, world=xloader.World(rank, 2), processes=2, threads=4
+            ) as loader,
         ):
-            assert_same(copies(loader), copies(threads))
+            # Some orders in which threads finish the last batches are rare.
+            for _ in range(4):
+                assert_same(copies(loader), copies(threads))
 
 
 @FEW
@@ -215,17 +219,6 @@ def test_batches_that_are_kept_stay_as_they_were(samples: xloader.Samples) -> No
             again = list(loader)
             assert_same(kept, wanted)
         assert len(again) == len(kept)
-
-
-def test_the_last_batches_on_many_threads(tmp_path: Path) -> None:
-    samples = xloader.open(write(tmp_path, dataset(18))).window(time=2, stride=1)
-    options = options_of(lanes=4, batch_size=2, world=xloader.World(0, 2))
-    with (
-        samples.loader(**options) as threads,
-        samples.loader(**options, processes=2, threads=4) as loader,
-    ):
-        for _ in range(8):
-            assert_same(copies(loader), copies(threads))
 
 
 # What runs in the processes

@@ -158,6 +158,8 @@ class Run:
         Why loads failed, by their numbers.
     num_taken : int
         Batches that were taken, with or without an error.
+    is_closed : bool
+        Whether it was closed.
     """
 
     def __init__(self, job: Job) -> None:
@@ -167,7 +169,10 @@ class Run:
         self.tally = Tally(num_threads=job.parts.num_threads, refresh=self._refresh)
         self._pid = os.getpid()
         self._lock, self._adding = threading.RLock(), threading.Lock()
-        self._deadlines = Deadlines(job.parts.retry_policy, job.parts.reader.name, self._tell)
+        # Warnings that the consumer gives when it next looks.
+        self._notices: deque[str] = deque()
+        policy, tell = job.parts.retry_policy, self._notices.append
+        self._deadlines = Deadlines(policy, job.parts.reader.name, tell)
         self._hands = Threads("xloader")
         self._steps: dict[int, BatchRows] = {}
         self._num_slots = 0
@@ -198,12 +203,11 @@ class Run:
         )
         self.errors: dict[int, BaseException] = {}
         self._failure: BaseException | None = None
-        self._notices: deque[str] = deque()
         self._told_of_read: tuple[int, ...] = ()
         self.num_taken = 0
         self._is_awaited = False
         self._num_reads = 0
-        self._has_told_of_skipped = self._has_started = self._is_closed = self._is_dropped = False
+        self._has_told_of_skipped = self._has_started = self.is_closed = self._is_dropped = False
         self._closing: set[threading.Thread] = set()
         self._watches = list(job.parts.reader.watches())
         # Exit handlers run in reverse order, so this one runs before zarr stops its event loop.
@@ -213,11 +217,6 @@ class Run:
     def num_steps(self) -> int:
         """Number of batches."""
         return self._job.program.num_steps
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the run was closed."""
-        return self._is_closed
 
     # The consumer's side
 
@@ -235,10 +234,10 @@ class Run:
             )
         begin = time.perf_counter()
         change_watch = self._job.parts.reader.change_watch
-        if not (self._has_started or self._is_closed):
+        if not (self._has_started or self.is_closed):
             change_watch.begin()
         num_steps = self._job.program.num_steps
-        if self.num_taken == num_steps and not self._is_closed:
+        if self.num_taken == num_steps and not self.is_closed:
             return None
         self._start()
         self._mark_awaited(True)
@@ -298,7 +297,7 @@ class Run:
         self._closing.add(me)
         try:
             with self._lock:
-                self._is_closed = True
+                self.is_closed = True
             self._executor.close()
             if self._ahead is not None:
                 self._ahead.close()
@@ -319,14 +318,14 @@ class Run:
     def _start(self) -> None:
         """Start the threads at the first call."""
         # Not earlier: trainers may make an iterator only to see if that works, and discard it.
-        if self._has_started or self._is_closed:
+        if self._has_started or self.is_closed:
             return
         self._has_started = True
         if self._job.outbox is not None:
             self._job.outbox.start(self._give_slots, self._fail)
         self._deadlines.start()
         self._give_slots()
-        if not self._executor.start() and not self._is_closed:
+        if not self._executor.start() and not self.is_closed:
             self._fail(RuntimeError("can't start new thread"))
         for number in range(self._job.num_hands):
             try:
@@ -354,7 +353,7 @@ class Run:
                 # Each one under way may take memory of the device.
                 most = self.num_taken + max(self._job.num_ahead, self._is_awaited)
             most = min(most, self._job.program.num_steps)
-            while self._num_slots < most and not self._is_closed and fields.memory.has_room():
+            while self._num_slots < most and not self.is_closed and fields.memory.has_room():
                 joints = fields.take_joints()
                 number = self._num_slots
                 self._num_slots += 1
@@ -364,12 +363,12 @@ class Run:
     def _wait(self) -> int:
         """Wait for the next batch, and return its slot."""
         while True:
-            slot = None if self._is_closed else self._executor.take(_SLICE_SECONDS)
+            slot = None if self.is_closed else self._executor.take(_SLICE_SECONDS)
             while self._notices:
                 warn_caller(self._notices.popleft(), ChunkWarning)
             if self._failure is not None:
                 raise self._failure
-            if self._is_closed or slot == IS_OVER:
+            if self.is_closed or slot == IS_OVER:
                 raise ClosedError(
                     "the iterator is closed",
                     remedy="iterate over the loader again; after loader.close(), make a new loader",
@@ -389,7 +388,7 @@ class Run:
         group = self._job.parts.footprint.groups[slow.group]
         block = group.index_of(slow.block)
         (read,) = self._job.parts.reader.chunk(group, block, slow.part).reads
-        self._tell(
+        self._notices.append(
             f"chunk {read.chunk} of variable {read.variable!r} of {self._job.parts.reader.name} "
             f"has not arrived after {slow.seconds:.0f} s"
         )
@@ -440,10 +439,6 @@ class Run:
         """End the iteration with an unexpected error. The consumer gets it."""
         self._failure = error
         self._executor.close()
-
-    def _tell(self, notice: str) -> None:
-        """Give the consumer a warning when it next looks."""
-        self._notices.append(notice)
 
     # The hands' side
 
@@ -570,7 +565,7 @@ class Run:
                 self._loads.note_hung(bundle, attempts)
                 self._loads.count_attempts(bundle, attempts)
                 self._let_go(bundle, bundle.held_nbytes)
-                if not self._is_closed:
+                if not self.is_closed:
                     self._hands.begin(partial(self._work, task, attempts.num_failed))
             except BaseException as error:
                 self._fail(error)

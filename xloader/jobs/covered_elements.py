@@ -84,7 +84,7 @@ class BoxCover:
             return other
         if self.flags is None and other.flags is None:
             pairs = list(zip(self.lines, other.lines, strict=True))
-            if sum(not _are_equal(*pair) for pair in pairs) <= 1:
+            if sum(not np.array_equal(a, b) for a, b in pairs) <= 1:  # type: ignore[arg-type]
                 return BoxCover(self.shape, tuple(_either(*pair) for pair in pairs))
         first, second = self.mask(), other.mask()
         assert first is not None
@@ -100,12 +100,6 @@ def mask_of(lines: Lines, flags: Flags | None) -> Flags | None:
             along = line.reshape([-1 if d == axis else 1 for d in range(len(lines))])
             mask = along if mask is None else mask & along
     return mask
-
-
-def _are_equal(first: Flags | None, second: Flags | None) -> bool:
-    if first is None or second is None:
-        return first is second
-    return np.array_equal(first, second)
 
 
 def _unless_all(flags: Flags) -> Flags | None:

@@ -211,8 +211,7 @@ def read_bounds(
 ) -> ValueBounds:
     """The bounds of all values of a variable, each chunk of which is read once."""
     whole, _ = one_sample(recipe, name)
-    options: Any = {"memory": memory, "threads": num_threads, "progress": False}
-    stats = compute_stats(whole, client=client, **options)
+    stats = compute_stats(whole, memory=memory, threads=num_threads, progress=False, client=client)
     assert isinstance(stats, xr.Dataset)
     bounds = bounds_in(stats, name)
     assert bounds is not None

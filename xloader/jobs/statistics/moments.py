@@ -274,6 +274,11 @@ def _of_block(
     """The six arrays of `Moments`, along the first axis of a block that stays in a cache."""
     count: Any = len(values)
     low, high = np.minimum.reduce(values, axis=0), np.maximum.reduce(values, axis=0)
+    if len(values) == 1 and valid is None and weights is None and not np.isnan(low).any():
+        # Maps often come one step at a time.
+        only = np.asarray(low, np.float64)
+        with np.errstate(invalid="ignore"):
+            return 1, 1.0, only, only * 0.0, only, only
     first, is_valid = low, None
     if valid is not None or np.isnan(low).any():
         is_valid = ~np.isnan(values) if valid is None else valid & ~np.isnan(values)
@@ -294,7 +299,8 @@ def _of_block(
     share = np.where(weight > 0, weight, 1.0)
     with np.errstate(invalid="ignore", over="ignore"):
         # Centred on a value first, a constant keeps its mean to the last bit.
-        centred = np.subtract(values, first, dtype=np.float64)
+        centred = values.astype(np.float64)
+        centred -= first
         if is_valid is not None:
             centred[~is_valid] = 0.0
         shift = total(centred) / share

@@ -107,13 +107,6 @@ class JobFactory:
         self._fields: Fields | None = None
         self._blocks: BlockMemory | None = None
 
-    def _memory_maker(self) -> MakeMemory | None:
-        """The maker of the memory of batches; None for ordinary memory."""
-        is_mapped = self.rank_plan.recipe.is_mapped
-        if self._given_memory is not None or self._device_path is None or is_mapped:
-            return self._given_memory
-        return self._device_path.make_memory(self.rank_plan.num_steps)
-
     def use(self, make_memory: MakeMemory | None, make_finisher: MakeFinisher | None) -> None:
         """Have others finish the batches, in memory that they share; None for this process."""
         self._given_memory, self._make_finisher = make_memory, make_finisher
@@ -155,7 +148,10 @@ class JobFactory:
             )
         num_threads = count_threads(rank_plan.footprint, most, self._num_cores)
         num_spare = 0
-        make_memory = self._memory_maker()
+        # The maker of the memory of batches; None for ordinary memory.
+        make_memory = self._given_memory
+        if make_memory is None and self._device_path is not None and not rank_plan.recipe.is_mapped:
+            make_memory = self._device_path.make_memory(rank_plan.num_steps)
         # If an epoch loads less than may be in flight, its plan counts only what it loads.
         # And what Python reads may take all of it.
         is_spare = peak >= most and tables.is_native and not plan.is_resident
