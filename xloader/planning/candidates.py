@@ -73,9 +73,6 @@ _NUM_DESCENTS = 4
 _NUM_CHAINS = 2
 """Scored trials that are followed to smaller spreads. It bounds the time."""
 
-_FEW_READS = 1.02
-"""Reads per chunk up to which no smaller spread is tried to save reads."""
-
 _HARDLY_LESS = 0.99
 """The fraction of the best mixing so far that a scored trial needs to be followed.
 
@@ -352,7 +349,8 @@ class CandidateSearch:
             if confirmed is not None:
                 yield confirmed
                 num_wanted -= 1
-                if num_wanted < 0 or (not num_wanted and confirmed.amplification <= _FEW_READS):
+                # Where chunks are read hardly more than once, no smaller spread saves reads.
+                if num_wanted < 0 or (not num_wanted and confirmed.amplification <= 1.02):
                     return
 
     def _lower_spreads(self, pace: Pace) -> list[int]:
