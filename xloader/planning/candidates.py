@@ -349,7 +349,8 @@ class CandidateSearch:
             if confirmed is not None:
                 yield confirmed
                 num_wanted -= 1
-                if not num_wanted:
+                # Where chunks are read hardly more than once, no smaller spread saves reads.
+                if num_wanted < 0 or (not num_wanted and confirmed.amplification <= 1.02):
                     return
 
     def _lower_spreads(self, pace: Pace) -> list[int]:
