@@ -79,11 +79,26 @@ _HARDLY_LESS = 0.99
 By the rules of `find_plan`, plans within 1 % of the best mixing are alike.
 """
 
+_CLEARLY_LESS = 0.97
+"""The fraction of the best mixing so far at which following a trial to smaller spreads ends.
+
+It is less than the fraction above, as a step to a smaller spread may lose mixing by chance.
+"""
+
+_MANY_RUNS = 8.0
+"""If real runs are this many times as long as the model's, each stream has twice as many.
+
+Such long runs have few ends, so that twice as many runs cost hardly any reads.
+"""
+
 _HOPELESS = 2.0
 """The multiple of the allowed reads beyond one per chunk from which no other draw is made.
 
 Each draw of the line of runs costs a schedule, and draws of one plan read about as much.
 """
+
+_FAR_BEYOND = 5.0
+"""The multiple of the allowed reads beyond one per chunk from which no smaller spread is tried."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +276,9 @@ class CandidateSearch:
     def _runs_a_stream(self) -> int:
         # With one run per stream, every epoch would sweep the data in the same way. With few tiles
         # there is no choice, as runs cannot be short.
-        return 1 if self._is_small else 2
+        if self._is_small:
+            return 1
+        return 2 if self._model.run_factor < _MANY_RUNS else 4
 
     def _scored(self, is_picky: bool) -> Iterator[Candidate]:
         """For each share of streams, one measured epoch at the largest spread that fits."""
@@ -338,6 +355,8 @@ class CandidateSearch:
         and mixes slightly less.
         """
         pace = first.plan.pace
+        if first.amplification > 1 + _FAR_BEYOND * (self.goal.max_amplification - 1):
+            return
         num_at_work = pace.streams * self._reach_within(pace.spread)
         share = num_at_work / max(pace.spread, 1) if pace.run > 1 else 0.0
         lower = (self._measured(self._plan(spread, share)) for spread in self._lower_spreads(pace))
@@ -348,6 +367,7 @@ class CandidateSearch:
             confirmed = self._confirm(trial)
             if confirmed is not None:
                 yield confirmed
+                least_mixing = max(least_mixing, _CLEARLY_LESS * confirmed.mixing)
                 num_wanted -= 1
                 # Where chunks are read hardly more than once, no smaller spread saves reads.
                 if num_wanted < 0 or (not num_wanted and confirmed.amplification <= 1.02):
