@@ -110,6 +110,19 @@ def test_runs_of_many_tiles_are_longer_than_the_models() -> None:
     assert many.streams >= few.streams
 
 
+@pytest.mark.parametrize(
+    ("num_tiles", "window", "room", "most_reads", "least_streams"),
+    [(20_000, 3, 114, 1.05, 106), (200, 6, 50, 1.01, 36)],
+    ids=["long runs", "too many reads at first"],
+)
+def test_streams_are_as_many_as_reads_allow(
+    num_tiles: int, window: int, room: int, most_reads: float, least_streams: int
+) -> None:
+    footprint = line_footprint(16 * num_tiles, 16, window)
+    plan = find_plan(footprint, room_for(room * 16), PlanGoal(64, 1, max_amplification=most_reads))
+    assert plan.pace.streams >= least_streams
+
+
 @pytest.mark.parametrize("num_tiles", [90, 2000])
 def test_no_line_of_runs_is_drawn_twice_in_a_row(num_tiles: int) -> None:
     """An order that was found to fit is measured without being drawn again."""
