@@ -153,6 +153,26 @@ def test_a_rerun_reads_only_what_is_missing(
     assert max(second.values()) == 1
 
 
+def test_a_slow_job_is_written_between_few_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stats_parts, "_FLUSH_SECONDS", 0.0)
+    # As if each chunk took longer than the time between two files.
+    monkeypatch.setattr(stats_sweep, "_WAVE_SECONDS", 0.0)
+    monkeypatch.setattr(stats_sweep, "_FIRST_WAVE", 8)
+    inner = write_data()
+    whole = samples_of(inner).stats()
+    counted = CountingStore(inner)
+    path = tmp_path / "stats.nc"
+    with pytest.raises(CorruptChunkError):
+        samples_of(FaultyStore(counted, {"z/c/17/1/0": truncate})).stats(path=path, threads=1)
+    first = chunk_reads(counted)
+    counted.reset()
+    xr.testing.assert_identical(samples_of(counted).stats(path=path), whole)
+    assert len(first) > 80
+    assert len(set(first) & set(chunk_reads(counted))) <= 1
+
+
 CHILD = """
 import sys, time
 from tests.jobs import test_stats_parts as parts

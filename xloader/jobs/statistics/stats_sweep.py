@@ -7,6 +7,7 @@ task on a cluster sweeps one of them; the trees here merge what comes.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -26,6 +27,10 @@ from xloader.jobs.statistics.stats_parts import Nodes, StatsTrees
 _WAVE_NBYTES: Final = 1 << 29
 _WAVE_CHUNKS: Final = 1 << 12
 """Decoded bytes and number of chunks that are asked for at a time."""
+
+_FIRST_WAVE: Final = 64
+_WAVE_SECONDS: Final = 10.0
+"""Chunks that are read before the first statistics may be written, and time until the next."""
 
 
 class StatsSweep:
@@ -88,7 +93,12 @@ class StatsSweep:
 
         dims = job.stored.dims
         places = [dims.index(dim) if dim in dims else None for dim in self._windowed]
-        for wave in _waves(job, chunks_of(order, wanted), self._most_done_nbytes):
+        chunks, begin = chunks_of(order, wanted), 0
+        limit = each = _wave_size(job, chunks, self._most_done_nbytes)
+        if self._most_done_nbytes is not None:
+            each = min(each, _FIRST_WAVE)
+        while begin < len(chunks):
+            wave, began = chunks[begin : begin + each], time.monotonic()
             blocks = order.blocks(wave)
             begins = [axis.edges[blocks[:, n]].tolist() for n, axis in enumerate(order.axes)]
             rows = zip(*begins, strict=True) if begins else [()] * len(wave)
@@ -96,6 +106,10 @@ class StatsSweep:
             read = [tuple(0 if n is None else row[n] for n in places) for row in blocks.tolist()]
             self._sweep.do(self._sweep.read(job.group, read, partial(use, at)))
             trees.flush()
+            begin += len(wave)
+            if self._most_done_nbytes is not None:
+                share = _WAVE_SECONDS / max(time.monotonic() - began, 1e-9)
+                each = min(max(int(len(wave) * share), 1), limit)
 
     def _reduce(
         self, job: VariableJob, piece: int, at: int, elements: ChunkElements
@@ -132,16 +146,15 @@ def chunks_of(order: ChunkOrder, wanted: NDArray[np.bool_]) -> Ints:
     return np.union1d(order.first[wanted], order.second[wanted])
 
 
-def _waves(job: VariableJob, places: Ints, most_done_nbytes: int | None) -> Iterator[Ints]:
-    """The chunks in parts that are read together."""
+def _wave_size(job: VariableJob, places: Ints, most_done_nbytes: int | None) -> int:
+    """The most chunks that are read together."""
     each = min(max(_WAVE_NBYTES // job.chunk_nbytes, 1), _WAVE_CHUNKS)
     if most_done_nbytes is not None and len(places):
         starts = job.order.first[job.order.edges[:-1]]
         per_tree = np.bincount(np.searchsorted(starts, places, side="right"))
         least = int(per_tree[per_tree > 0].min())
         each = min(each, max(most_done_nbytes // job.node_nbytes * least, 1))
-    for begin in range(0, len(places), each):
-        yield places[begin : begin + each]
+    return each
 
 
 _CLEAN_NBYTES: Final = 1 << 31
