@@ -435,6 +435,5 @@ class ClusterWarning(XloaderWarning):
 class EnvironmentWarning(XloaderWarning):
     """The libraries or the system make epochs slower than they could be.
 
-    The compiled library is missing, the release of zarr is unknown, so that zarr's own indexing
-    reads, or the system refused to pin memory for a device.
+    The compiled library is missing, or the system refused to pin memory for a device.
     """

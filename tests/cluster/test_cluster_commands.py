@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,16 @@ def test_materialize(shared_cluster: Any, store: Path, tmp_path: Path) -> None:
         *("--scheduler", shared_cluster.scheduler_address),
     )
     assert "on a cluster of 2 threads" in plan.stdout
+
+
+def test_what_listens_at_the_address_and_never_speaks(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_client, "_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        found = run("stats", store, "--scheduler", f"tcp://127.0.0.1:{silent.getsockname()[1]}")
+    assert found.exit_code == 2
+    assert "the scheduler of the dask cluster does not answer" in found.output
 
 
 @pytest.mark.parametrize("command", ["stats", "materialize", "advise"])

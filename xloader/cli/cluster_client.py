@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 from xloader.cli.option_texts import option
@@ -44,8 +47,10 @@ def cluster_client(scheduler: str | None) -> Iterator[dict[str, Any]]:
         ) from error
     address = _address_of(scheduler)
     try:
-        # The verb is given the client, so it need not be the active one.
-        client = Client(address, timeout=_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
+        client = _on_a_thread(
+            # The verb is given the client, so it need not be the active one.
+            partial(Client, address, timeout=_SECONDS, set_as_default=False)
+        )
     except (OSError, ValueError, ImportError) as error:
         raise ClusterError(
             "the scheduler of the dask cluster does not answer",
@@ -54,6 +59,20 @@ def cluster_client(scheduler: str | None) -> Iterator[dict[str, Any]]:
         ) from error
     with client:
         yield {"client": client}
+
+
+def _on_a_thread(connect: Callable[[], Any]) -> Any:
+    """Make a client. distributed waits for ever for what listens and never speaks."""
+    made: Future[Any] = Future()
+
+    def make() -> None:
+        try:
+            made.set_result(connect())
+        except Exception as error:
+            made.set_exception(error)
+
+    threading.Thread(target=make, name="xloader-connect", daemon=True).start()
+    return made.result(timeout=_SECONDS + 1)
 
 
 def _address_of(scheduler: str) -> str:
