@@ -248,3 +248,29 @@ def test_a_long_list_is_not_printed_whole() -> None:
         ds.xloader.window(time=1).select(none)
     assert len(str(caught.value)) < 3000
     assert caught.value.given == repr(none)
+
+
+def test_a_random_part_is_fixed_and_fair(store: CountingStore) -> None:
+    days = xloader.open(store).window(time=1)
+    kept = days.sample(100, seed=3)
+    at = kept.positions(range(100))["time"].values
+    assert len(kept) == len(set(at.tolist())) == 100
+    assert (np.diff(at) > 0).all()
+    again = xloader.open(store).window(time=1).sample(np.int64(100), seed=3)
+    assert (again.positions(range(100))["time"].values == at).all()
+    assert days.sample(NUM_DAYS).positions(range(NUM_DAYS))["time"].values.tolist() == [
+        *range(NUM_DAYS)
+    ]
+    counts = np.zeros(NUM_DAYS)
+    for seed in range(400):
+        counts[days.sample(73, seed=seed).positions(range(73))["time"].values] += 1
+    # Each day is kept with a chance of a fifth.
+    assert stats.chi2.sf(((counts - 80) ** 2 / 64).sum(), NUM_DAYS - 1) > 1e-4
+    chosen = days.select([300, 7, 20]).sample(2, seed=1)
+    assert set(chosen.positions([0, 1])["time"].values.tolist()) < {300, 7, 20}
+
+
+@pytest.mark.parametrize("n", [0, NUM_DAYS + 1, 2.5, True, None])
+def test_a_random_part_of_a_wrong_size(store: CountingStore, n: Any) -> None:
+    with pytest.raises(OptionError, match="n is"):
+        xloader.open(store).window(time=1).sample(n)

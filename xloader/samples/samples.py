@@ -914,6 +914,49 @@ class Samples(RecordedMethods):
 
         return self._but(subset=subset_verbs.select(self.recipe, ids))
 
+    def sample(self, n: int, *, seed: int = 0) -> Self:
+        """Keep some samples at random, the same ones in every epoch, for a quick validation.
+
+        All have the same chance, none is taken twice, and they stay in the order of the store. They
+        depend on ``n``, on the seed and on the number of samples alone, so all ranks take the same.
+
+        Parameters
+        ----------
+        n : int
+            Number of samples to keep, from 1 to all.
+        seed : int, default 0
+            Another seed keeps other samples.
+
+        Returns
+        -------
+        Samples
+            ``n`` samples, with the ids ``0, 1, 2, ...``.
+
+        Raises
+        ------
+        OptionError
+            If ``n`` is more than there are, or there are no windows yet.
+        EmptySamplesError
+            If all samples that are kept have weight 0.
+
+        Notes
+        -----
+        A chunk is read if one of its samples is kept, so a few samples of each chunk cost as much
+        as all. For a validation that reads little, keep whole chunks: cut the samples with
+        :meth:`split`.
+
+        Examples
+        --------
+        >>> import xarray as xr
+        >>> ds = xr.Dataset({"t2m": ("time", np.arange(1000.0))})
+        >>> samples = ds.xloader.window(time=1)
+        >>> samples.sample(3, seed=1).positions([0, 1, 2])["time"].values.tolist()
+        [1, 296, 617]
+        """
+        from xloader.samples import subset_verbs
+
+        return self._but(subset=subset_verbs.sample(self.recipe, n, seed))
+
     def is_valid(
         self,
         *fields: str,

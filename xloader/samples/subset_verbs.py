@@ -1,6 +1,6 @@
 """Implementation of the `Samples` methods that choose samples.
 
-These are `select`, `weighted`, `slab` and `ids`.
+These are `select`, `sample`, `weighted`, `slab` and `ids`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from xloader.core.axis import Ints
+from xloader.core.counter_rng import bijection, derive_key
 from xloader.core.option_checks import check_whole
 from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowBits
@@ -26,6 +27,9 @@ from xloader.transforms import slabs
 
 _MOST_DRAWS = 1 << 32
 """Largest ``num_samples``. Each drawn id takes 8 bytes, so more would not fit in memory."""
+
+_SAMPLE = 0x5A40
+"""The constant of this use of random numbers."""
 
 
 def select(recipe: Recipe, ids: ArrayLike | slice | SampleMask) -> Subset:
@@ -43,6 +47,18 @@ def select(recipe: Recipe, ids: ArrayLike | slice | SampleMask) -> Subset:
     if not len(subset):
         raise EmptySamplesError("no sample is selected", given=repr(ids))
     return _require_weight(subset, ids)
+
+
+def sample(recipe: Recipe, n: int, seed: int) -> Subset:
+    """The subset of some samples at random, ascending; see `Samples.sample`."""
+    size = recipe.num_ids
+    n = check_whole("n", n, 1, size)
+    keys = np.array(
+        [derive_key(_SAMPLE, check_whole("seed", seed, -(2**63), 2**64 - 1))], np.uint64
+    )
+    first = np.zeros(n, np.int64)
+    ids = bijection(keys, np.array([size]), np.arange(n), first)
+    return _require_weight(subset_of(recipe).select(np.sort(ids)), ids)
 
 
 def _select_mask(recipe: Recipe, mask: SampleMask) -> Subset:
