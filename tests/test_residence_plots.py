@@ -156,7 +156,7 @@ def test_bars_have_the_colour_of_their_lane_and_marked_ends():
 def test_of_many_bars_those_of_some_chunks_are_drawn(monkeypatch):
     loader = samples_of().loader(batch_size=8, output="numpy", memory="4MiB")
     times = made(loader)
-    monkeypatch.setattr(residences, "_MOST_ROWS", 10)
+    monkeypatch.setattr(residences, "_MOST_BARS", -(-len(times.block) // 3))
     above = loader.explain().plot().axes[0]
     (bars,) = above.collections
     drawn = [path.vertices[:4, 1].mean() for path in bars.get_paths()]

@@ -42,19 +42,19 @@ from xloader.show.plot_axes import axis_of
 
 Floats = NDArray[np.float64]
 
-_MOST_BARS: Final = 3000
-"""The most stays that are drawn."""
+_MOST_BARS: Final = 20_000
+"""The most stays, and chunks, that are drawn."""
 _MOST_ENDS: Final = 300
 """The most stays whose ends are marked."""
 _MOST_ROWS: Final = 320
-"""The most chunks whose stays are drawn."""
+"""The most chunks whose bars are seen beside each other. Those of more overlap."""
 
 
 def draw_residences(times: ResidenceTimes, mixing: float, full_mixing: float) -> Picture:
     """Draw when chunks are in memory, and the regions that batches draw from."""
     picture = new_picture(9.0, 6.4)
     above, below = picture.subplots(2, 1, sharex=True, height_ratios=[3.2, 1.0])
-    nth, drawn = times.thinned(_MOST_BARS, _MOST_ROWS)
+    nth, drawn = times.thinned(_MOST_BARS, _MOST_BARS)
     _draw_bars(above, drawn, nth)
     end = times.first_step + max(times.num_steps, 1)
     above.set_xlim(times.first_step, end)
@@ -73,7 +73,8 @@ def _draw_bars(axes: Axes, times: ResidenceTimes, nth: int) -> None:
     """Draw the stays of every n-th chunk; what has a label comes into the legend."""
     left, right, middle = times.load, times.drop, times.block
     xs = np.stack([left, right, right, left], axis=-1)
-    ys = middle[:, None] + 0.38 * nth * np.array([-1, -1, 1, 1])
+    half = 0.38 * max(nth, times.num_blocks / _MOST_ROWS)
+    ys = middle[:, None] + half * np.array([-1, -1, 1, 1])
     colours = [COLOURS[lane % len(COLOURS)] for lane in times.lane.tolist()]
     bars = PolyCollection(list(np.stack([xs, ys], axis=-1)), facecolors=colours, edgecolors="none")
     axes.add_collection(bars)
