@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -230,7 +229,9 @@ def least_nbytes(footprint: Footprint) -> int:
             columns = [dim_kinds.of_positions(positions) for dim_kinds, positions in pairs]
             numbers = np.union1d(numbers, np.ravel_multi_index(columns, shape))
     else:
-        numbers = np.arange(math.prod(shape))
+        # Every window is a sample, so the kinds that others outdo need not be examined.
+        outdoing = np.ix_(*(dim_kinds.outdoing() for dim_kinds in kinds))
+        numbers = np.ravel_multi_index(outdoing, shape).reshape(-1)
     keys, least = BlockNumbers(footprint), 0
     for begin in range(0, len(numbers), _PIECE_SIZE):
         along = np.unravel_index(numbers[begin : begin + _PIECE_SIZE], shape)
@@ -245,18 +246,22 @@ def least_nbytes(footprint: Footprint) -> int:
 
 @dataclass(frozen=True)
 class _Kinds:
-    """The kinds of positions along one dimension."""
+    """The kinds of positions along one dimension.
+
+    `reaches` has shape (num_kinds, num_columns).
+    """
 
     begins: Ints
     numbers: Ints
     examples: Ints
+    reaches: Ints
 
     @classmethod
     def of(cls, footprint: Footprint, dim: int) -> _Kinds:
         """Find the kinds along a dimension."""
         begins = footprint.block_starts[dim][:-1]
         starts = footprint.windows.starts_of(dim, begins)
-        columns: list[Ints] = []
+        columns: list[Ints] = [np.zeros(len(begins), np.int64)]
         for group in footprint.groups:
             line, origin = group.lines[dim], None
             for span in [access[dim] for access in group.accesses]:
@@ -269,7 +274,19 @@ class _Kinds:
                 columns += [origin - lo, hi - origin]
         kinds = number_rows(columns, len(begins))
         _, at, numbers = np.unique(kinds, return_index=True, return_inverse=True)
-        return cls(begins, numbers, begins[at])
+        return cls(begins, numbers, begins[at], np.stack(columns, axis=-1)[at])
+
+    def outdoing(self) -> Ints:
+        """The kinds that no other kind outdoes.
+
+        A kind is outdone if the blocks of another one reach at least as far in every direction.
+        """
+        left = np.arange(len(self.examples))
+        for number in np.argsort(-self.reaches.sum(axis=1), kind="stable").tolist():
+            if number in left:
+                is_outdone = (self.reaches[left] <= self.reaches[number]).all(axis=1)
+                left = left[~is_outdone | (left == number)]
+        return left
 
     def of_positions(self, positions: Ints) -> Ints:
         """The kind of each position."""
