@@ -208,7 +208,7 @@ if __name__ == "__main__":
 
     def add_or_die(parts, nodes):
         add(parts, nodes)
-        if parts._folder._num_files == 2:
+        if parts._parts._folder._num_files == 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
     StatsParts.add = add_or_die

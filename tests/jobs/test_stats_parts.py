@@ -32,6 +32,7 @@ from xloader.errors import (
     TargetError,
     UnsupportedDataError,
 )
+from xloader.jobs.kept_result import KeptResult
 from xloader.jobs.statistics import stats_job, stats_parts, stats_sweep
 from xloader.testing import CountingStore, FaultyStore, LatencyStore, truncate, write_store
 
@@ -276,7 +277,7 @@ def test_a_finished_job_that_is_run_again_reads_nothing(suffix: str, tmp_path: P
     path = tmp_path / f"stats{suffix}"
     whole = samples.stats(path=path, by="month", leads=[1])
     template = stats_job.StatsJob(samples.recipe, None, "month", (), [1], None).template
-    stats_parts.open_stats_parts(path, template, overwrite=False)
+    KeptResult.at(path, stats_parts.StatsTemplate).open_parts(template)
     store.reset()
     with pytest.warns(StatisticsWarning, match="returned as it is"):
         xr.testing.assert_identical(samples.stats(path=path, by="month", leads=[1]), whole)

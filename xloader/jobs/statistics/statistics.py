@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -16,15 +15,15 @@ from xloader.core.messages import warn_caller
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import check_part, check_threads
 from xloader.errors import OptionError, StateError, StatisticsWarning
+from xloader.jobs.kept_result import KeptResult
 from xloader.jobs.progress_bar import ProgressBar, is_shown
 from xloader.jobs.statistics.stats_job import Pieces, StatsJob
 from xloader.jobs.statistics.stats_parts import (
     PartialStats,
+    StatsParts,
     StatsResult,
+    StatsTemplate,
     StatsTrees,
-    finished_stats,
-    open_stats_parts,
-    target_path,
     write_merged,
 )
 from xloader.jobs.statistics.stats_sweep import StatsOnCluster, StatsSweep
@@ -55,21 +54,21 @@ def compute_stats(
     memory_nbytes = parse_nbytes(memory)
     checked_part = None if part is None else check_part(part)
     is_shown(progress)
-    target = None if path is None else target_path(path)
-    if target is not None:
-        check_apart(target, recipe.source)
+    kept = None if path is None else KeptResult.at(path, StatsTemplate)
+    if kept is not None:
+        check_apart(kept.target, recipe.source)
         if overwrite:
-            check_replaceable(target)
+            check_replaceable(kept.target)
     # All ranks of a group must get the same numbers, so the whole of a slab counts.
     job = StatsJob(recipe.planned, **options)
     # Wrong options are refused before workers are looked for.
     pieces = job.all_pieces()
     tasks = _find_tasks(client, job, checked_part)
     run = _StatsRun(job, pieces, memory_nbytes, num_threads, tasks, progress, checked_part)
-    if target is None:
+    if kept is None:
         return run.in_memory()
     _check_names(job)
-    return run.in_files(target, overwrite=overwrite)
+    return run.in_files(kept, overwrite=overwrite)
 
 
 def _find_tasks(client: Any, job: StatsJob, part: tuple[int, int] | None) -> ClusterTasks | None:
@@ -119,10 +118,12 @@ class _StatsRun:
         num_reads = self._compute(trees, wanted, job.memory.nodes_nbytes(wanted))
         return PartialStats(self.part, num_reads, template, trees.drain())
 
-    def in_files(self, target: Path, *, overwrite: bool) -> xr.Dataset | PartialStats:
+    def in_files(
+        self, kept: KeptResult[StatsTemplate], *, overwrite: bool
+    ) -> xr.Dataset | PartialStats:
         """The statistics of the pieces that no file beside the target has yet."""
-        job, template = self.job, self.job.template
-        finished = None if overwrite else finished_stats(target, template.key)
+        job, template, target = self.job, self.job.template, kept.target
+        finished = None if overwrite else kept.finished(template.key)
         if finished is not None:
             # Fingerprints do not look at values.
             warn_caller(
@@ -134,21 +135,21 @@ class _StatsRun:
                 return finished
             return PartialStats(self.part, 0, template, {}, str(target))
         try:
-            parts = open_stats_parts(target, template, overwrite=overwrite)
+            parts = StatsParts(kept.open_parts(template, overwrite=overwrite))
             wanted = self._share(template.pieces_without(parts.nodes()[0]))
             flush_nbytes = job.memory.flush_nbytes
             trees = StatsTrees(job.forms, None, parts, flush_nbytes)
-            kept = min(2 * flush_nbytes, job.memory.nodes_nbytes(self.pieces))
+            kept_nbytes = min(2 * flush_nbytes, job.memory.nodes_nbytes(self.pieces))
             least = _WRITE_RATIO * template.nbytes * (self.part is None)
-            num_reads = self._compute(trees, wanted, kept, least, flush_nbytes)
+            num_reads = self._compute(trees, wanted, kept_nbytes, least, flush_nbytes)
             if self.part is not None:
                 return PartialStats(self.part, num_reads, template, {}, str(target))
-            return write_merged(target, overwrite=overwrite)
+            return write_merged(kept, overwrite=overwrite)
         except (StateError, OSError):
             if overwrite or not target.exists():
                 raise
             # An equal job that was faster has removed the parts.
-            return self.in_files(target, overwrite=False)
+            return self.in_files(kept, overwrite=False)
 
     def _share(self, pieces: Pieces) -> Pieces:
         """Of some pieces of each variable, those that this part of the job computes."""

@@ -17,33 +17,26 @@ Two siblings are merged as soon as both are there. What is kept is few complete 
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
 import math
 import os
-import shutil
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
-from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.messages import show_count
-from xloader.errors import OptionError, SourceNotFoundError, StateError, TargetError
-from xloader.jobs.parts_folder import PartsFolder
+from xloader.errors import SourceNotFoundError, StateError
+from xloader.jobs.kept_result import JobForm, JobParts, KeptResult
 from xloader.jobs.statistics.moments import STATISTICS, LabelledMoments, moments_table
 from xloader.jobs.statistics.quantile_sketch import quantile_label
 from xloader.sources.stores.bounded_reads import local_path
-from xloader.sources.stores.write_places import writing
 
 T = TypeVar("T")
 
@@ -55,9 +48,6 @@ Tree = tuple[int, int]
 
 Nodes = Mapping[Tree, Mapping[Node, LabelledMoments]]
 """The statistics of complete subtrees."""
-
-JOB: Final = "xloader_job"
-"""Attribute of statistics: the key of the job, by which the same job knows its result again."""
 
 _VERSION: Final = 3
 
@@ -84,8 +74,12 @@ class VariableForm:
 
 
 @dataclass(frozen=True)
-class StatsTemplate:
+class StatsTemplate(JobForm):
     """The form of a result of statistics. It holds no values, and can be written as JSON."""
+
+    name = "stats"
+    noun = "statistics"
+    mark = "xloader_job"
 
     variables: tuple[VariableForm, ...]
     clock: str
@@ -143,16 +137,6 @@ class StatsTemplate:
         forms = tuple(VariableForm(**form) for form in facts.pop("variables"))
         return cls(forms, **{**facts, "labels": labels})
 
-    def differing(self, other: StatsTemplate) -> list[str]:
-        """In what another job differs: its data, samples or options."""
-        theirs = other.fingerprint
-        return [name for name, digest in self.fingerprint.items() if theirs.get(name) != digest]
-
-    @property
-    def key(self) -> str:
-        """Text that differs for other data, samples or options."""
-        return hashlib.sha256(json.dumps(dict(self.fingerprint)).encode()).hexdigest()[:16]
-
 
 def _with_tuples(facts: dict[str, Any]) -> dict[str, Any]:
     return {key: _as_tuple(value) for key, value in facts.items()}
@@ -196,7 +180,7 @@ class StatsResult:
             for form, array in zip(template.variables, self._arrays, strict=True)
         }
         coords = {"stat": np.array(template.stats, object), **template.labels.coords}
-        return xr.Dataset(values, coords, {**template.attrs, JOB: template.key})
+        return xr.Dataset(values, coords, {**template.attrs, template.mark: template.key})
 
 
 class MergeTree(Generic[T]):
@@ -238,39 +222,22 @@ class MergeTree(Generic[T]):
         return value
 
 
-def stats_folder(target: Path) -> PartsFolder:
-    """The folder of the partial statistics of a target."""
-    return PartsFolder(target, "stats")
-
-
 class StatsParts:
     """The partial statistics of a target."""
 
-    def __init__(self, folder: PartsFolder) -> None:
-        self._folder = folder
-        try:
-            text = folder.form.read_text("utf-8")
-            with xr.open_zarr(folder.labels, consolidated=False) as labels:
-                self.template = StatsTemplate.from_json(text, labels.load())
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StateError(
-                f"{folder.path} holds no partial statistics that this version of xloader can read",
-                given=str(error),
-                remedy="remove it, or pass overwrite=True to begin anew",
-            ) from error
-        self._mark = json.dumps({"key": self.template.key}).encode()
+    def __init__(self, parts: JobParts[StatsTemplate]) -> None:
+        self._parts = parts
+        self.template = parts.form
 
     def add(self, nodes: dict[Tree, dict[Node, LabelledMoments]]) -> None:
         """Write the statistics of some subtrees as a file, and empty the dicts."""
-        if not any(nodes.values()):
-            return
-        with self._folder.new_file() as file, ZipFile(file, "w") as archive:
-            archive.comment = self._mark
-            for tree in sorted(nodes):
-                for node in sorted(nodes[tree]):
-                    name = "-".join(map(str, (*tree, *node)))
-                    # Taken out, so that they are not in memory twice.
-                    archive.writestr(ZipInfo(name), nodes[tree].pop(node).to_bytes())
+        if any(nodes.values()):
+            # Taken out, so that they are not in memory twice.
+            self._parts.add(
+                (_name_of(tree, node), nodes[tree].pop(node).to_bytes())
+                for tree in sorted(nodes)
+                for node in sorted(nodes[tree])
+            )
 
     def nodes(self) -> tuple[dict[tuple[Tree, Node], Path], list[Path]]:
         """The file of each subtree, each leaf in one of them only; and the damaged files.
@@ -278,21 +245,8 @@ class StatsParts:
         A subtree that lies in a larger one was computed by two runs at a time, with the same bits;
         it is left out.
         """
-        paths: dict[tuple[Tree, Node], Path] = {}
-        damaged = []
-        for path in self._folder.files():
-            try:
-                with ZipFile(path) as archive:
-                    if archive.comment != self._mark or archive.testzip():
-                        raise ValueError(path.name)
-                    for name in archive.namelist():
-                        variable, tree, level, index = map(int, name.split("-"))
-                        paths.setdefault(((variable, tree), (level, index)), path)
-            except MemoryError:
-                raise
-            except Exception:
-                # Damaged bytes can make a reader of zip files raise nearly anything.
-                damaged.append(path)
+        places, damaged = self._parts.places()
+        paths = {_node_of(name): path for name, path in places.items()}
         kept = {key: path for key, path in sorted(paths.items()) if not _is_within(*key, paths)}
         return kept, damaged
 
@@ -300,55 +254,24 @@ class StatsParts:
         """The result of all files."""
         nodes, damaged = self.nodes()
         note = f"; {len(damaged)} files are damaged, such as {damaged[0].name}" if damaged else ""
-        files: dict[Path, list[tuple[Tree, Node]]] = {}
-        for key, path in nodes.items():
-            files.setdefault(path, []).append(key)
+        entries = self._parts.read({_name_of(*key): path for key, path in nodes.items()})
+        values = ((*_node_of(name), LabelledMoments.from_bytes(data)) for name, data in entries)
+        return _merge(self.template, nodes, values, note)
 
-        def values() -> Iterable[tuple[Tree, Node, LabelledMoments]]:
-            for path, keys in files.items():
-                # An equal job that was faster may have removed it.
-                with writing(path.parent), ZipFile(path) as archive:
-                    for tree, node in keys:
-                        data = archive.read("-".join(map(str, (*tree, *node))))
-                        yield tree, node, LabelledMoments.from_bytes(data)
 
-        return _merge(self.template, nodes, values(), note)
+def _name_of(tree: Tree, node: Node) -> str:
+    """The name of a subtree's entry in a file of parts."""
+    return "-".join(map(str, (*tree, *node)))
+
+
+def _node_of(name: str) -> tuple[Tree, Node]:
+    variable, tree, level, index = map(int, name.split("-"))
+    return (variable, tree), (level, index)
 
 
 def _is_within(tree: Tree, node: Node, nodes: Mapping[tuple[Tree, Node], Path]) -> bool:
     level, index = node
     return any((tree, (level + up, index >> up)) in nodes for up in range(1, 64 - level))
-
-
-def open_stats_parts(target: Path, template: StatsTemplate, *, overwrite: bool) -> StatsParts:
-    """Open the partial statistics of a target, which are begun if there are none."""
-    folder = stats_folder(target)
-    if not folder.has_begun():
-        if not overwrite:
-            folder.check_is_ours()
-        _begin(folder, template)
-    try:
-        parts = StatsParts(folder)
-        if differing := template.differing(parts.template):
-            raise StateError(
-                f"{folder.path} holds statistics of another job",
-                given=f"a job with other {', '.join(differing)}",
-                remedy="call it as before, choose another path, or begin anew with overwrite=True",
-            )
-        return parts
-    except StateError:
-        if not overwrite:
-            raise
-    folder.remove()
-    _begin(folder, template)
-    return StatsParts(folder)
-
-
-def _begin(folder: PartsFolder, template: StatsTemplate) -> None:
-    def write_labels(path: Path) -> None:
-        template.labels.to_zarr(path, zarr_format=3, consolidated=False)
-
-    folder.begin(template.to_json(), write_labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -497,120 +420,40 @@ def _merge(
     return result.dataset()
 
 
-_LEAST_FREE: Final = 1 << 20
-"""Bytes for what a file holds beside its values."""
-
-
-def target_path(path: str | os.PathLike[str]) -> Path:
-    """Check the path of a result."""
-    is_path = isinstance(path, str | os.PathLike)
-    target = Path(local_path(path)).expanduser() if is_path else Path()
-    if not is_path or "://" in local_path(path) or target.suffix not in (".nc", ".zarr"):
-        raise OptionError(
-            "the path of statistics is not a local path of a netCDF file or a Zarr store",
-            given=repr(path),
-            remedy='pass path="stats.nc" or "stats.zarr", or leave it out and write the result',
-        )
-    return target
-
-
-def finished_stats(target: Path, key: str | None) -> xr.Dataset | None:
-    """The result of the same job, if it lies at a target already; None where nothing lies.
-
-    `key`: the key of the job; None for that of the partial statistics beside the target, if any.
-    """
-    if not target.exists():
-        return None
-    result = _stored_stats(target)
-    folder = stats_folder(target)
-    try:
-        key_of_parts = StatsParts(folder).template.key if folder.has_begun() else None
-    except StateError:
-        # Parts of another version do not matter to a job that is done.
-        if result is None or key != result.attrs[JOB]:
-            raise
-        key_of_parts = None
-    if key is None:
-        key = key_of_parts
-    if result is None or key not in (None, result.attrs[JOB]):
-        others = "statistics of other data, samples or options"
-        raise TargetError(
-            f"something lies at {target} already",
-            given="something else than statistics" if result is None else others,
-            remedy="open it with xarray, choose another path, or pass overwrite=True",
-        )
-    if key_of_parts == key or not folder.path.exists():
-        # The job was killed after its result was whole.
-        folder.remove()
-    return result
-
-
-def _stored_stats(target: Path) -> xr.Dataset | None:
-    """Statistics in a file, as they were before they were written; None if it holds others."""
-    options: dict[str, Any] = (
-        {"engine": "zarr", "consolidated": False} if target.suffix == ".zarr" else {}
-    )
-    try:
-        with xr.open_dataset(target, decode_timedelta=True, **options) as stored:
-            return stored.load().drop_encoding() if JOB in stored.attrs else None
-    except (OSError, ValueError, KeyError):
-        return None
-
-
 def has_stats(path: str | os.PathLike[str]) -> bool:
     """Whether statistics lie at a path, or partial ones beside it."""
-    target = Path(local_path(path)).expanduser()
+    kept = KeptResult(Path(local_path(path)).expanduser(), StatsTemplate)
     # The root of a file system has no name, and no folder beside it.
-    if target.name and stats_folder(target).has_begun():
+    if kept.target.name and kept.folder.has_begun():
         return True
-    return target.suffix in (".nc", ".zarr") and _stored_stats(target) is not None
+    return kept.target.suffix in (".nc", ".zarr") and kept.stored() is not None
 
 
-def merge_stats(target: str | os.PathLike[str], *, overwrite: bool = False) -> xr.Dataset:
+def merge_stats(path: str | os.PathLike[str], *, overwrite: bool = False) -> xr.Dataset:
     """Merge the partial statistics beside a target, and write the target.
 
     If that was done before, the result is read.
     """
-    path = target_path(target)
-    if not overwrite and (finished := finished_stats(path, None)) is not None:
+    kept = KeptResult.at(path, StatsTemplate)
+    if not overwrite and (finished := kept.finished(None)) is not None:
         return finished
-    if not stats_folder(path).has_begun():
+    if not kept.folder.has_begun():
         raise SourceNotFoundError(
-            f"{path} has no partial statistics to merge",
-            given=f"nothing in {stats_folder(path).path}",
+            f"{kept.target} has no partial statistics to merge",
+            given=f"nothing in {kept.folder.path}",
             remedy="pass the path that was passed to stats(path=..., part=...)",
         )
     try:
-        return write_merged(path, overwrite=overwrite)
+        return write_merged(kept, overwrite=overwrite)
     except (StateError, OSError):
-        if overwrite or not path.exists():
+        if overwrite or not kept.target.exists():
             raise
         # Another process was faster, and has removed the parts.
         return merge_stats(path)
 
 
-def write_merged(target: Path, *, overwrite: bool) -> xr.Dataset:
+def write_merged(kept: KeptResult[StatsTemplate], *, overwrite: bool) -> xr.Dataset:
     """Merge the files beside a target, write the result at one stroke, and remove the files."""
-    folder = stats_folder(target)
-    result = StatsParts(folder).merged()
-    with writing(target.parent):
-        folder.write_target(partial(_write_stats, result), replaces=overwrite)
-    folder.remove()
+    result = StatsParts(JobParts(kept)).merged()
+    kept.write(result, overwrite=overwrite)
     return result
-
-
-def _write_stats(result: xr.Dataset, path: Path) -> None:
-    """Write statistics in the format that the suffix of a path names."""
-    try:
-        if path.suffix == ".nc":
-            result.to_netcdf(path)
-            return
-        with warnings.catch_warnings():
-            # zarr says that the dtype of the labels, and metadata in one place, are not in the
-            # format.
-            warnings.simplefilter("ignore")
-            result.to_zarr(path, zarr_format=3, consolidated=True)
-    except RuntimeError as error:
-        # The netCDF library does not tell a full disk from other failures.
-        is_full = shutil.disk_usage(path.parent).free < result.nbytes + _LEAST_FREE
-        raise OSError(errno.ENOSPC if is_full else errno.EIO, str(error)) from error
