@@ -144,7 +144,7 @@ OTHERS = {
     *("Attempts", "BatchGenerator", "Checkpoint", "CoreShare", "Diagnosis"),
     "ElementList",
     *("FieldNans", "GivenPlace", "HidingStore", "LoaderComparison", "Loader", "MosaicSummary"),
-    *("PartialStats", "Rng", "Secrets", "Segment", "Subset", "Table", "Tables"),
+    *("PartialStats", "Rng", "Secrets", "Subset", "Table"),
     "Windows",
     # Their texts are printed in others, which the tests of commands and errors look at.
     *("Labels", "MethodWindows", "StoreInspection", "XloaderError"),

@@ -32,6 +32,7 @@ from xloader.errors import (
     TargetError,
     UnsupportedDataError,
 )
+from xloader.jobs import kept_result
 from xloader.jobs.kept_result import KeptResult
 from xloader.jobs.statistics import stats_job, stats_parts, stats_sweep
 from xloader.testing import CountingStore, FaultyStore, LatencyStore, truncate, write_store
@@ -230,7 +231,7 @@ def test_a_result_that_cannot_be_written_loses_nothing(
         patch.setattr(xr.Dataset, "to_netcdf", fail)
         with pytest.raises(SourceAccessError, match="HDF error"):
             samples.stats(path=path)
-        patch.setattr(stats_parts, "_LEAST_FREE", 1 << 62)
+        patch.setattr(kept_result, "_LEAST_FREE", 1 << 62)
         with pytest.raises(StoreFullError, match="no room"):
             samples.stats(path=path)
     store.reset()
@@ -430,14 +431,14 @@ def test_parts_that_begin_anew_at_the_same_time_keep_what_is_there(
     thesis = tmp_path / "stats.nc.parts/thesis.tex"
     thesis.parent.mkdir()
     thesis.write_text("a year of work")
-    begin, parts = stats_parts._begin, [(1, 2)]
+    begin, parts = KeptResult._begin, [(1, 2)]
 
     def begin_late(*args: Any, **options: Any) -> None:
         if parts:
             samples.stats(path=path, part=parts.pop(), overwrite=True)
         begin(*args, **options)
 
-    monkeypatch.setattr(stats_parts, "_begin", begin_late)
+    monkeypatch.setattr(KeptResult, "_begin", begin_late)
     with pytest.raises(MemoryBudgetError):
         samples.stats(path=path, memory=10, overwrite=True)
     samples.stats(path=path, part=(0, 2), overwrite=True)
@@ -452,7 +453,7 @@ def test_a_lack_of_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.Monke
     def fail(self: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(stats_parts.ZipFile, "testzip", fail)
+    monkeypatch.setattr(kept_result.ZipFile, "testzip", fail)
     with pytest.raises(MemoryError):
         xloader.merge(path)
 
@@ -486,14 +487,14 @@ def test_what_appears_at_the_path_meanwhile_is_left_alone(
 ) -> None:
     samples = samples_of(write_data())
     path = tmp_path / "stats.zarr"
-    write = stats_parts._write_stats
+    write = kept_result._write
 
     def write_late(result: xr.Dataset, made: Path) -> None:
         write(result, made)
         path.mkdir()
         (path / "thesis.tex").write_text("a year of work")
 
-    monkeypatch.setattr(stats_parts, "_write_stats", write_late)
+    monkeypatch.setattr(kept_result, "_write", write_late)
     with pytest.raises(TargetError, match="something else"):
         samples.stats(path=path)
     assert (path / "thesis.tex").exists()

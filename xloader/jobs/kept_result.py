@@ -132,7 +132,7 @@ class KeptResult(Generic[FormT]):
         return result
 
     def stored(self) -> xr.Dataset | None:
-        """What lies there, as it was before it was written; None if it is no such result."""
+        """The result that lies there, as it was before it was written; None if there is none."""
         options: dict[str, Any] = (
             {"engine": "zarr", "consolidated": False} if self.target.suffix == ".zarr" else {}
         )

@@ -177,6 +177,10 @@ def _packed_field(recipe: Recipe, layout: FieldLayout) -> PackedField | None:
     ((stored_dtype, seen_dtype),) = stored
     if stored_dtype.kind not in "iuf" or stored_dtype.itemsize >= layout.dtype.itemsize:
         return None
+    # What xarray rounds in a narrower dtype, the arithmetic of the device would keep.
+    packings = [v.packing for v in variables if v.packing and (v.packing.scale or v.packing.offset)]
+    if any(packing.wide_dtype.itemsize < layout.dtype.itemsize for packing in packings):
+        return None
     numbers = [n for part in layout.variables if (n := _numbers(recipe, part)) is not None]
     if len(numbers) < len(layout.variables):
         return None
