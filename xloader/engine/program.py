@@ -17,6 +17,7 @@ import ctypes
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -151,8 +152,10 @@ class Program:
         counts = _joined([lane.order.count for lane in lanes])
         self._rows_left = np.array(counts, np.int64)
         self._is_begun = np.zeros(len(counts), np.uint8)
-        is_compiled = all(_functions()) and tables.in_c.num_dims <= MOST_DIMS
-        self._make_tables = _make_in_c if is_compiled else _make_in_python
+        make, free = _functions()
+        self._make_tables: Callable[[Tables, _Rows], _Made] = _make_in_python
+        if make and free and tables.in_c.num_dims <= MOST_DIMS:
+            self._make_tables = partial(_make_in_c, make, free)
 
     @property
     def is_over(self) -> bool:
@@ -333,11 +336,8 @@ class _MadeInC(ctypes.Structure):
     )
 
 
-def _make_in_c(tables: Tables, rows: _Rows) -> _Made:
-    """The tables of a segment, by the compiled library."""
-    make, free = _functions()
-    assert make is not None
-    assert free is not None
+def _make_in_c(make: Function, free: Function, tables: Tables, rows: _Rows) -> _Made:
+    """The tables of a segment, by the functions of the compiled library."""
     needs_in_c = np.array([own.row() for own in rows.needs], np.int64)
     hits_in_c = np.array(
         [(address_of(own), own.strides[0] // 8, own.shape[1]) for own in rows.hits], np.int64
