@@ -70,18 +70,18 @@ class JobForm:
         return hashlib.sha256(json.dumps(dict(self.fingerprint)).encode()).hexdigest()[:16]
 
 
-FormT = TypeVar("FormT", bound=JobForm)
+JobFormT = TypeVar("JobFormT", bound=JobForm)
 
 
 @dataclass(frozen=True)
-class KeptResult(Generic[FormT]):
+class KeptResult(Generic[JobFormT]):
     """A result at a path, and its parts beside it."""
 
     target: Path
-    form_type: type[FormT]
+    form_type: type[JobFormT]
 
     @classmethod
-    def at(cls, path: str | os.PathLike[str], form_type: type[FormT]) -> Self:
+    def at(cls, path: str | os.PathLike[str], form_type: type[JobFormT]) -> Self:
         """Check the path of a result."""
         is_path = isinstance(path, str | os.PathLike)
         target = Path(local_path(path)).expanduser() if is_path else Path()
@@ -144,7 +144,7 @@ class KeptResult(Generic[FormT]):
         except (OSError, ValueError, KeyError):
             return None
 
-    def open_parts(self, form: FormT, *, overwrite: bool = False) -> JobParts[FormT]:
+    def open_parts(self, form: JobFormT, *, overwrite: bool = False) -> JobParts[JobFormT]:
         """Open the parts, which are begun if there are none."""
         folder = self.folder
         if not folder.has_begun():
@@ -168,7 +168,7 @@ class KeptResult(Generic[FormT]):
         self._begin(form)
         return JobParts(self)
 
-    def _begin(self, form: FormT) -> None:
+    def _begin(self, form: JobFormT) -> None:
         def write_labels(path: Path) -> None:
             form.labels.to_zarr(path, zarr_format=3, consolidated=False)
 
@@ -181,10 +181,10 @@ class KeptResult(Generic[FormT]):
         self.folder.remove()
 
 
-class JobParts(Generic[FormT]):
+class JobParts(Generic[JobFormT]):
     """The parts of a result, as files of named entries."""
 
-    def __init__(self, kept: KeptResult[FormT]) -> None:
+    def __init__(self, kept: KeptResult[JobFormT]) -> None:
         self._folder = folder = kept.folder
         try:
             text = folder.form.read_text("utf-8")
