@@ -354,10 +354,10 @@ def _closed(loader: Any) -> Iterator[Any]:
 
 
 def _form(state: Any) -> Any:
-    """A state without its hashes, and without what only earlier versions saved."""
+    """A state without its hashes, and without what only earlier or later versions save."""
     if not isinstance(state, Mapping):
         return state
-    left_out = ("samples", "check", "num_processes")
+    left_out = ("samples", "check", "num_processes", "is_growing")
     return {key: _form(held) for key, held in state.items() if key not in left_out}
 
 

@@ -59,6 +59,10 @@ CASES: dict[str, tuple[Footprint, Plan]] = {
         plan_of(Pace((1, 0), 0, 4, 2, 3)),
     ),
     "a full shuffle": (line_footprint(800, 16, 3), plan_of(Pace((1,), spread=50))),
+    "a full shuffle that begins with few tiles": (
+        line_footprint(960, 16, 3),
+        plan_of(Pace((1,), spread=60, is_growing=True)),
+    ),
     "patches in 2-d, every third window but some": (
         with_subset(box_footprint((96, 40), (8, 8), (3, 3)), 3),
         plan_of(Pace((1, 0), 0, 4, 2, 3)),

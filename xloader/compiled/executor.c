@@ -216,7 +216,8 @@ struct Run {
     Page **pages;
     /* Per page, the loads that no later segment needs. */
     int64_t *num_ended;
-    int64_t num_loads, next_load, next_chunk;
+    /* Up to the first batch, no more loads are begun than it needs, or than keep all threads busy. */
+    int64_t num_loads, next_load, next_chunk, num_first_loads;
     /* Of the segments whose batches are not all taken, the first, that of the next batch to open, and
        the last. */
     Segment *oldest, *opening, *newest;
@@ -531,7 +532,7 @@ static int can_open(const Run *run) { return run->slots && run->next_batch < run
 static Load *next_load(Run *run) {
     while (run->next_load < run->num_loads && load_of(run, run->next_load)->is_loaded)
         run->next_load++;
-    if (run->next_load == run->num_loads)
+    if (run->next_load == run->num_loads || (!run->num_taken && run->next_load >= run->num_first_loads))
         return NULL;
     Load *load = load_of(run, run->next_load);
     if (is_row(load))
@@ -1162,6 +1163,9 @@ EXPORT int64_t xloader_add_segment(int64_t address, const SegmentRows *rows, int
     }
     int64_t *ends = NULL;
     pthread_mutex_lock(&run->lock);
+    const int64_t num_busy = 2 * run->options.num_threads;
+    if (!run->num_batches)
+        run->num_first_loads = rows->num_loads > num_busy ? rows->num_loads : num_busy;
     int is_added = add_pages(run, rows->num_loads);
     for (int64_t i = 0; is_added && i < rows->num_loads; i++)
         begin_load(run, segment, &rows->loads[i]);
@@ -1240,7 +1244,8 @@ EXPORT int64_t xloader_take_batch(int64_t address, int64_t wait_ns, int64_t *num
         answer = batch->slot->number;
         free(batch->slot);
         batch->slot = NULL;
-        run->num_taken++;
+        if (!run->num_taken++)
+            pthread_cond_signal(&run->work);
         run->num_slots_used--;
         Segment *segment = run->oldest;
         if (run->num_taken == segment->first_batch + segment->num_batches) {

@@ -77,6 +77,7 @@ class FetchesAhead:
     _num_fetching: int = 0
     _in_flight_nbytes: int = 0
     _num_given: int = 0
+    _num_first: int | None = 0
     _is_closed: bool = False
 
     def __post_init__(self) -> None:
@@ -92,10 +93,18 @@ class FetchesAhead:
         keys = np.stack([rows[wanted, 0], rows[wanted, 7], wanted - np.arange(len(wanted))])
         edges = np.flatnonzero(np.any(keys[:, 1:] != keys[:, :-1], axis=0)) + 1
         with self.lock:
+            if not segment.first_load and self._num_first is not None:
+                self._num_first = max(self._num_first, len(rows), 2 * self.parts.num_threads)
             for members in np.split(wanted, edges) if len(wanted) else ():
                 first = segment.first_load + int(members[0])
                 group, blocks = int(rows[members[0], 0]), rows[members, 1].tolist()
                 self._unlisted.append((range(first, first + len(members)), group, blocks))
+            self._fetch()
+
+    def go_on(self) -> None:
+        """Fetch without bounds on the number from now on: the first batch was taken."""
+        with self.lock:
+            self._num_first = None
             self._fetch()
 
     def take(self, last: int) -> LoadTask | None:
@@ -227,6 +236,11 @@ class FetchesAhead:
             self.executor.note_fetched(run.last_of(rest))
         self._unlist(run)
 
+    def _has_next(self) -> bool:
+        """Whether blocks may be listed. Up to the first batch, no more are than it needs."""
+        most = self._num_first
+        return bool(self._unlisted) and (most is None or self._unlisted[0][0].start < most)
+
     def _list_next(self) -> None:
         numbers, group, blocks = self._unlisted.popleft()
         run = self.loads.begin(numbers, group, blocks)
@@ -247,7 +261,7 @@ class FetchesAhead:
     def _fetch(self) -> None:
         """List and fetch what there is room for."""
         while not self._is_closed:
-            while self._unlisted and not self._to_fetch:
+            while not self._to_fetch and self._has_next():
                 self._list_next()
             if not self._to_fetch or not self._may_fetch(self._to_fetch[0][1]):
                 break

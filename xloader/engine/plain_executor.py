@@ -151,7 +151,7 @@ class PlainExecutor:
         self._changed = threading.Condition()
         self._loads: dict[int, _Load] = {}
         self._to_load: deque[int] = deque()
-        self._next_load = 0
+        self._next_load = self._num_first_loads = 0
         self._fetched: set[int] = set()
         self._to_decode: deque[int] = deque()
         self._batches: dict[int, _Batch] = {}
@@ -176,6 +176,10 @@ class PlainExecutor:
         """Add the next segment of the program."""
         with self._changed:
             first = segment.batches[0].index if segment.batches else 0
+            if not first:
+                # Up to the first batch, no more are begun.
+                num_busy = 2 * self._limits.most_loading_hands
+                self._num_first_loads = max(len(segment.loads), num_busy)
             begin = 0
             rows = segment.copies.tolist()
             batches = []
@@ -221,6 +225,7 @@ class PlainExecutor:
             batch = self._batches.pop(self._num_taken)
             self._num_taken += 1
             self._num_slots_used -= 1
+            self._changed.notify_all()
             self.num_reads = self._reads.total()
             return batch.slot
 
@@ -437,7 +442,7 @@ class PlainExecutor:
     def _next_load_item(self) -> WorkItem | None:
         if self._to_decode:
             return WorkItem(DECODE_FETCHED, self._to_decode.popleft(), EVERY_CHUNK)
-        while self._to_load and self._may_load(self._loads[self._to_load[0]]):
+        while self._to_load and self._may_load(self._to_load[0]):
             number = self._to_load.popleft()
             self._next_load = number + 1
             load = self._loads[number]
@@ -452,8 +457,11 @@ class PlainExecutor:
                 return WorkItem(DECODE_FETCHED, number, EVERY_CHUNK)
         return None
 
-    def _may_load(self, load: _Load) -> bool:
+    def _may_load(self, number: int) -> bool:
         """Give a load memory, if there is enough; or find that its batch is open."""
+        if not self._num_taken and number >= self._num_first_loads:
+            return False
+        load = self._loads[number]
         if load.batch >= 0:
             return self._batches[load.batch].is_open
         if not self._blocks.has_room(load.nbytes):

@@ -50,7 +50,7 @@ _PIECE_SIZE: Final = 1 << 16
 """Number of members that are counted in one call."""
 
 _FIRST_ROWS: Final = 256
-"""Rows of the first segment, for which all threads wait."""
+"""Rows of the second segment, which is made while the first batch is read. That is the first one."""
 
 Kept = Mapping[tuple[int, int], int]
 """Blocks in memory from earlier runs: the address of each, by group and block."""
@@ -165,8 +165,8 @@ class Program:
     def next_segment(self, is_finished: Callable[[int], bool]) -> Segment:
         """Make the next segment."""
         first, per_look = self._next_step, self._dealer.steps_at_once
-        if not first:
-            per_look = max(1, per_look * _FIRST_ROWS // LOOK_SIZE)
+        if first < 2:
+            per_look = max(1, first * per_look * _FIRST_ROWS // LOOK_SIZE)
         num_steps = min(per_look, self.num_steps - first)
         dealt = self._dealer.take(num_steps)
         positions = self._footprint.positions_of(dealt.ids)

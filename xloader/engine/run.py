@@ -244,6 +244,8 @@ class Run:
         slot = self._wait()
         index = self.num_taken
         self.num_taken += 1
+        if not index and self._ahead is not None:
+            self._ahead.go_on()
         self._mark_awaited(False)
         self.tally.wait_seconds += time.perf_counter() - begin
         with self._lock:
@@ -324,7 +326,6 @@ class Run:
         if self._job.outbox is not None:
             self._job.outbox.start(self._give_slots, self._fail)
         self._deadlines.start()
-        self._give_slots()
         if not self._executor.start() and not self.is_closed:
             self._fail(RuntimeError("can't start new thread"))
         for number in range(self._job.num_hands):
@@ -334,7 +335,9 @@ class Run:
                 # The system allows no more. The others do their work.
                 if not number:
                     self._fail(error)
-                return
+                break
+        # Now chunks are being read. To pin the first slots for a device takes a while.
+        self._give_slots()
 
     def _mark_awaited(self, is_awaited: bool) -> None:
         """Note whether the consumer waits: then one more batch may be made."""

@@ -28,6 +28,15 @@ tiles pass through the memory several times, each time in another order::
 
 Each pass reads each chunk again. A cohort with few samples takes part in few passes: its tiles
 would otherwise have to meet in each of them, for a single sample or none.
+
+Where the memory holds all tiles, the samples of a batch may come from any of them. The first epoch
+would then read everything for its first few batches. Instead, tiles come in one by one there, as if
+the memory grew, and chunks are read while batches are delivered::
+
+    tile 0   |--------|                        a tenth of the tiles at work at first
+    tile 1     |---------|                     then more and more
+    tile 8               |---------------|
+    tile 9                 |-------------|     all end at the same time
 """
 
 from __future__ import annotations
@@ -188,15 +197,25 @@ def tile_passes(cohorts: Cohorts, whole: TilePass, num_passes: int, key: int) ->
 
 
 def intervals(
-    cohorts: Cohorts, entries: Ints, position: NDArray[np.int32], run_dim: int, spread: int
+    cohorts: Cohorts,
+    entries: Ints,
+    position: NDArray[np.int32],
+    run_dim: int,
+    spread: int,
+    *,
+    is_growing: bool = False,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Start and length of each entry's interval of keys, in moments."""
     start = position[cohorts.tiles[entries]]
     num_tiles = int(start.max(initial=-1)) + 1
+    pieces = cohorts.pieces[run_dim]
     if spread >= num_tiles:
+        if is_growing:
+            wide = np.flatnonzero(pieces.is_wide[cohorts.indices(entries, run_dim)])
+            start[wide] = _touched_positions(cohorts, entries[wide], position, run_dim)[1]
+            return _growing(start, num_tiles)
         return np.zeros(len(entries), np.int32), np.full(len(entries), num_tiles, np.int32)
     length = np.full(len(entries), spread, np.int32)
-    pieces = cohorts.pieces[run_dim]
     # No cohort needs several tiles along the run, or the memory cannot hold them at the same time.
     # In the second case chunks are read again, and the interval is that of the home tile.
     if not 0 < pieces.reach <= spread:
@@ -211,6 +230,17 @@ def intervals(
         start[rows] = highest
         length[rows] = np.where(is_alone, 0, np.maximum(lowest + spread - highest, 0))
     return start, length
+
+
+def _growing(
+    position: NDArray[np.int32], num_tiles: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Intervals of entries that begin at the positions of tiles, of which more and more fit."""
+    # Of few tiles, each takes several moments, so that intervals need not be whole positions.
+    unit = -(-_LEAST_MOMENTS // max(num_tiles, 1))
+    start, first = position * np.int32(unit), unit * max(num_tiles // 10, _LEAST_AT_WORK)
+    length = np.minimum(first + start // 2, unit * (num_tiles + num_tiles // 4) - start)
+    return start, length.astype(np.int32)
 
 
 def _touched_positions(
@@ -243,6 +273,12 @@ _PHASES, _RANKS, _VISITS = range(3, 6)
 _PIECE_SIZE = 1 << 16
 """Number of cohorts that are handled in one call: the arrays for them fit a core's cache."""
 
+_LEAST_AT_WORK = 8
+"""Tiles that the first epoch begins with, if it begins with few."""
+
+_LEAST_MOMENTS = 128
+"""Moments that such an epoch is divided into, at least."""
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -257,6 +293,7 @@ class Pace:
     draws: int = 1
     is_shuffled: bool = True
     visits: int = 1
+    is_growing: bool = False
 
     def __post_init__(self) -> None:
         for name in ("run", "streams", "spread", "lanes", "draws", "visits"):
@@ -301,7 +338,7 @@ class Shuffle:
                 for number, tile_pass in enumerate(passes)
             ]
         )
-        by_start = digit_order(start, sum(len(tile_pass.tiles) for tile_pass in passes) + 1)
+        by_start = digit_order(start, int(start.max(initial=0)) + 1)
         first_ranks = [
             tile_pass.first_rank for tile_pass in passes if tile_pass.first_rank is not None
         ]
@@ -332,7 +369,12 @@ class Shuffle:
             position = np.full(self.cohorts.num_tiles, -1, np.int32)
             position[tile_pass.tiles] = positions(tile_pass.run_ranks, streams)
             start, length = intervals(
-                self.cohorts, tile_pass.cohort, position, self.pace.run_dim, spread
+                self.cohorts,
+                tile_pass.cohort,
+                position,
+                self.pace.run_dim,
+                spread,
+                is_growing=self.pace.is_growing and self.epoch == 0,
             )
             starts.append(start + np.int32(begin))
             lengths.append(length)

@@ -266,7 +266,7 @@ def _resident_pace(footprint: Footprint, finest: Tiling, goal: PlanGoal) -> Pace
     are therefore as short as ``max_amplification`` allows.
     """
     cohorts, near = finest.cohorts, neighbour_dims(footprint, finest.cohorts)
-    full = Pace(finest.sizes, spread=cohorts.num_tiles, lanes=goal.lanes)
+    full = Pace(finest.sizes, spread=cohorts.num_tiles, lanes=goal.lanes, is_growing=True)
     if goal.lanes == 1 or not near:
         return full
     run_dim = max(near, key=lambda dim: cohorts.home_shape[dim])

@@ -145,14 +145,15 @@ def _no_state(given: object) -> StateError:
 def _as_of_today(plan: Any) -> Any:
     """The plan of a state, in today's form.
 
-    One saved before plans had visits lacks their number, which is 1. One saved when worker
-    processes divided the memory has their number.
+    One saved before plans had visits lacks their number, which is 1. One saved before the first
+    epoch grew goes on without that. One saved when worker processes divided the memory has their
+    number.
     """
     if not isinstance(plan, Mapping):
         return plan
     changed = dict(plan)
     if isinstance(plan.get("pace"), Mapping):
-        changed["pace"] = {"visits": 1, **plan["pace"]}
+        changed["pace"] = {"visits": 1, "is_growing": False, **plan["pace"]}
     if isinstance(plan.get("budget"), Mapping):
         budget = plan["budget"].items()
         changed["budget"] = {name: size for name, size in budget if name != "num_processes"}

@@ -49,8 +49,8 @@ def with_notes(
     checks = recipe.subset.notes if recipe.subset is not None else ()
     sample_notes = gap_note(recipe), *window_notes(recipe), *points_notes(recipe)
     outputs = () if output_dtype else make_outputs(recipe, layouts)
-    every = (*more, *recipe.source.notes, *checks, *sample_notes, *step_notes(recipe, outputs))
-    notes = tuple(note for note in every if note)
+    every = (*more, *expected.notes, *recipe.source.notes, *checks, *sample_notes)
+    notes = tuple(note for note in (*every, *step_notes(recipe, outputs)) if note)
     as_stored = {field.name for field in packed_fields}
     copied = [
         (
