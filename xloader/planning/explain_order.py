@@ -47,8 +47,9 @@ def explain_order(
         + plan.budget.needed_nbytes(
             figures["num_steps"], plan.budget.batch_nbytes, round(schedule.most_read_nbytes * scale)
         ),
-        # The residences of the plan are not those of this order.
+        # The residences and notes of the plan are not those of this order.
         _times=None,
+        notes=(),
         **figures,
     )
 

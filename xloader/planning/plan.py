@@ -38,6 +38,11 @@ class Plan:
         """Samples that each lane gives to a step."""
         return self.global_batch // self.pace.lanes
 
+    @property
+    def typical_epoch(self) -> int:
+        """Number of an epoch that is like most: the first may begin with few chunks."""
+        return int(self.pace.is_growing)
+
     def pool_nbytes(self, num_lanes: int) -> int:
         """Decoded bytes that a process with ``num_lanes`` lanes may hold."""
         if self.is_resident:

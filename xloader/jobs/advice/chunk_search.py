@@ -288,8 +288,7 @@ class ChunkTrials:
         return min(budgets, key=lambda error: error.minimum_nbytes, default=self._errors[0])
 
     def _predicted(self, proposal: ChunkProposal, rank_plan: RankPlan) -> ChunkProposal:
-        # The first epoch of a plan that holds everything mixes less than the others.
-        left = rank_plan.remainder(1, 0)
+        left = rank_plan.remainder(rank_plan.plan.typical_epoch, 0)
         expected = rank_plan.explain(left)
         share = None
         if self.options.shuffle:

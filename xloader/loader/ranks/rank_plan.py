@@ -339,7 +339,7 @@ class RankPlan:
         options = dataclasses.replace(self.options, plan=rules, memory=memory)
         larger = RankPlan(self.recipe, options, self.plan.workers)
         # As explain() would tell it, with the reads of each worker process.
-        return larger.plan, larger.explain(larger.epoch(1))
+        return larger.plan, larger.explain(larger.epoch(larger.plan.typical_epoch))
 
     def _check_padding(self) -> None:
         """Refuse a plan in which a worker has only a batch of padding, and no row to repeat."""
