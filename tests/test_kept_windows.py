@@ -130,15 +130,6 @@ def test_the_part_on_which_plans_are_measured(
     )
 
 
-def test_the_latest_boxes_are_kept() -> None:
-    """Several tilings and the blocks that are needed cut alike, and are counted once."""
-    bits = WindowBits.of_flags(np.random.default_rng(0).random(400) < 0.5)
-    own = Subset(400, bits)
-    starts = (np.array([0, 7, 20]), np.array([0, 4, 20]))
-    assert own.boxed((20, 20), starts) is own.boxed((20, 20), tuple(s.copy() for s in starts))
-    assert own.boxed((20, 20), (starts[1], starts[0])) is not own.boxed((20, 20), starts)
-
-
 def test_few_samples_of_very_many_windows_are_a_list() -> None:
     """A thousand windows of a trillion are planned without a bit for each window."""
     own = Subset(10**12, np.arange(1000) * 7 + 10**11)
