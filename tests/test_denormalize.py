@@ -77,16 +77,6 @@ def test_steps_are_undone_last_first() -> None:
     np.testing.assert_allclose(found, plain[[2]].t2m, rtol=1e-6)
 
 
-def test_slabs_have_their_own_numbers() -> None:
-    plain = windows()
-    for samples in (
-        plain.normalize(stats()).slab("lat", 1, 2),
-        plain.slab("lat", 1, 2).normalize(stats()),
-    ):
-        found = samples.denormalize(samples[[1]].only, "only")
-        np.testing.assert_allclose(found, plain[[1]].only[..., 2:, :], rtol=1e-6)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_tensors(dtype: str) -> None:
     torch = pytest.importorskip("torch")

@@ -21,9 +21,9 @@ from xloader.engine.fetches_ahead import MOST_REQUESTS, FetchesAhead
 from xloader.engine.finishes import Finishes
 from xloader.engine.run import Run
 from xloader.engine.tally import Tally
-from xloader.errors import ClosedError, CorruptChunkError
+from xloader.errors import ClosedError
 from xloader.sources.zarr.fetched_chunks import SingleChunks
-from xloader.testing import FaultyStore, LatencyStore, SourceRecorder, garble, write_store
+from xloader.testing import LatencyStore, SourceRecorder, write_store
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
@@ -145,29 +145,6 @@ def test_batches_cost_no_task_that_does_nothing(monkeypatch: pytest.MonkeyPatch)
         with own.loader(batch_size=2, memory="1MiB", output="numpy", **options) as loader:
             assert len(list(loader)) == 200
         assert num == {"make_segment": 2, "finish": num_finished}
-
-
-@pytest.mark.parametrize("is_waiting", [False, True])
-def test_an_error_in_such_a_chunk_ends_at_its_batch(is_waiting: bool) -> None:
-    ds = steps(50)
-    options: dict[str, Any] = {"batch_size": 4, "memory": "96KiB", "output": "numpy", "prefetch": 3}
-    with window(store_of(ds)).loader(**options) as loader:
-        line = [batch.ids.tolist() for batch in loader]
-    store: Store = FaultyStore(store_of(ds), {"u/c/17/0": garble})
-    store = LatencyStore(store, 0.0) if is_waiting else store
-    with window(store).loader(**options) as loader:
-        assert not loader.plan.is_resident
-        seen: list[list[int]] = []
-        error: CorruptChunkError | None = None
-        try:
-            for batch in loader:
-                np.testing.assert_array_equal(batch[0][:, 1, 0], ds["u"].values[batch.ids])
-                seen.append(batch.ids.tolist())
-        except CorruptChunkError as raised:
-            error = raised
-    assert error is not None
-    assert (error.variable, error.chunk) == ("u", (17, 0))
-    assert seen == line[: next(at for at, ids in enumerate(line) if 17 in ids)]
 
 
 # Fetching ahead

@@ -128,23 +128,6 @@ def test_random_configurations(executor: str, seed: int, tmp_path: Path) -> None
     check(seed, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("memory", "options"),
-    [
-        ("10MB", {"threads": 3}),
-        ("40kB", {"threads": 4, "prefetch": 0}),
-        ("40kB", {"shuffle": False, "drop_last": True}),
-        ("200kB", {"plan": xloader.PlanRules(lanes=6), "world": xloader.World(1, 3)}),
-    ],
-)
-def test_batches_are_those_of_one_plain_thread_and_of_numpy(
-    executor: str, memory: str, options: dict[str, Any], tmp_path: Path
-) -> None:
-    path = write(tmp_path)
-    found = batches_of(path, memory, dataset=make_dataset(), **options)
-    assert found == plainly(path, memory, **options)
-
-
 def test_the_executor_is_the_one_asked_for(executor: str, tmp_path: Path) -> None:
     samples = xloader.open(write(tmp_path)).window(WINDOW)
     with samples.loader(**OPTIONS) as loader:
@@ -256,18 +239,6 @@ def test_what_a_traceback_holds_stays_in_memory(executor: str, tmp_path: Path) -
     assert "outs" in "".join(frames)
 
 
-def test_an_absent_chunk_is_filled(executor: str, tmp_path: Path) -> None:
-    path = write(tmp_path)
-    for key in GONE:
-        (path / key).unlink()
-    assert batches_of(path, dataset=with_gaps()) == plainly(path)
-    samples = xloader.open(path).window(WINDOW, stride=STRIDE)
-    with samples.loader(**OPTIONS) as loader:
-        with pytest.warns(ChunkWarning):
-            list(loader)
-        assert loader.report().num_missing > 0
-
-
 def spoil(path: Path) -> None:
     """Damage a chunk of a file and the chunks of a shard, all but its index."""
     chunk, shard = path / "a/c/2/1/0", path / "z/c/0/0/0"
@@ -275,16 +246,6 @@ def spoil(path: Path) -> None:
     data = bytearray(shard.read_bytes())
     data[:64] = b"\xff" * 64
     shard.write_bytes(bytes(data))
-
-
-def test_rows_of_damaged_chunks_are_skipped(executor: str, tmp_path: Path) -> None:
-    path = write(tmp_path)
-    spoil(path)
-    options: dict[str, Any] = {"on_error": "skip", "batch_size": 12, "memory": "60kB"}
-    with pytest.warns(ChunkWarning):
-        wanted = plainly(path, **options)
-    with pytest.warns(ChunkWarning):
-        assert batches_of(path, dataset=make_dataset(), **options) == wanted
 
 
 def test_a_damaged_chunk_is_an_error_of_its_batch(executor: str, tmp_path: Path) -> None:

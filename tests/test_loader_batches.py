@@ -129,16 +129,6 @@ def assert_same(one: list[Any], other: list[Any]) -> None:
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("memory", ["6kB", "2GiB"])
-def test_threads_and_prefetch_change_nothing(store: CountingStore, memory: str) -> None:
-    """Threads never change batches, and prefetch changes none if the memory is plenty."""
-    samples = make_samples(store)
-    once = collected(samples, threads=1, memory=memory)
-    assert_same(once, collected(samples, threads=4, memory=memory))
-    if memory == "2GiB":
-        assert_same(once, collected(samples, threads=2, memory=memory, prefetch=0))
-
-
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_any_world_gives_the_same_global_batches(store: CountingStore, shuffle: bool) -> None:
     """Law 5: the ranks' rows together equal the batches of one rank that has all lanes."""

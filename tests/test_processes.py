@@ -617,17 +617,6 @@ def test_a_forked_child_starts_no_processes_and_ends_none_of_its_parent(tmp_path
     assert "Error" not in done.stderr
 
 
-def test_a_program_from_standard_input(tmp_path: Path) -> None:
-    text = (
-        "import xloader\n"
-        f"samples = xloader.open({write(tmp_path)!r}).window(time=1)\n"
-        "list(samples.loader(batch_size=4, output='numpy', processes=1))\n"
-    )
-    done = run_python("-", text=text)
-    assert done.returncode == 1
-    assert "run it from a file" in done.stderr
-
-
 def test_functions_of_a_notebook_need_no_main_guard(tmp_path: Path) -> None:
     # A notebook is no file that a process could import.
     text = (
