@@ -250,6 +250,17 @@ def test_variables_of_fields_have_ratios_of_their_own():
     assert list(both.variables) == ["inputs/t", "targets/t"]
 
 
+def test_functions_give_channels_ratios_of_their_own():
+    samples = opened().inputs("t", "u").map(lambda ds: ds * 2)
+    with samples.loader(batch_size=8, memory="64KiB", output="numpy") as loader:
+        mapped = loader.batch_variance(num_batches=20)
+    with opened().inputs("t", "u").loader(batch_size=8, memory="64KiB", output="numpy") as loader:
+        plain = loader.batch_variance(num_batches=20)
+    assert list(mapped.variables) == ["inputs/t", "inputs/u"]
+    for name, own in plain.variables.items():
+        assert mapped.variables[name].ratio == pytest.approx(own.ratio)
+
+
 def test_nan_and_constants_are_left_out_and_shown():
     masked = DATA.copy(deep=True)
     masked["t"][:, 2] = np.nan

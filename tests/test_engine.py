@@ -77,28 +77,6 @@ def check(loader: xloader.Loader, ds: xr.Dataset) -> int:
 # Chunks that are rows
 
 
-@pytest.mark.parametrize(("world_size", "is_waiting"), [(1, True), (3, False)])
-def test_a_chunk_that_is_a_row_is_decoded_into_the_batch(world_size: int, is_waiting: bool) -> None:
-    ds = steps(50)
-    store = LatencyStore(store_of(ds), 0.0) if is_waiting else store_of(ds)
-    samples = window(store)
-    seen: list[int] = []
-    for rank in range(world_size):
-        with samples.loader(
-            batch_size=4, memory="96KiB", output="numpy", world=xloader.World(rank, world_size)
-        ) as loader:
-            assert not loader.plan.is_resident
-            check(loader, ds)
-            seen += [int(i) for b in loader for i in b.ids[~b.is_padding]]
-            report = loader.report()
-            most = loader.plan.budget.fixed_nbytes
-            # What is waited for is kept until its whole batch can be made.
-            most += is_waiting * loader.plan.pool_nbytes(1)
-            assert report.peak_nbytes <= min(most, loader.explain().peak_nbytes)
-            assert report.read_nbytes > 0
-    assert sorted(seen) == list(range(50))
-
-
 def test_small_chunks_that_a_sample_needs_first_are_read_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -254,29 +232,6 @@ def test_a_thread_iterates_on_after_the_main_thread_has_ended() -> None:
         threading.Thread(target=work).start()
     """
     assert outcome_of(code) == ("200", 0, "")
-
-
-def test_an_iterator_that_is_left_in_the_midst_of_fetching_lets_the_process_end() -> None:
-    """The process ends although requests are under way.
-
-    One finalizer is registered before zarr is imported, so that it runs after zarr's own end.
-    """
-    code = """
-        import weakref
-        class Early: ...
-        early = Early()
-        weakref.finalize(early, print, "finalized")
-
-        import numpy as np, xarray as xr, xloader
-        from xloader.testing import LatencyStore, write_store
-
-        ds = xr.Dataset({"t": ("time", np.arange(400.0))})
-        store = LatencyStore(write_store(ds, {"t": (1,)}), 0.05)
-        loader = xloader.open(store).window(time=1).loader(batch_size=4, output="numpy")
-        batches = iter(loader)
-        next(batches)
-    """
-    assert outcome_of(code) == ("finalized", 0, "")
 
 
 # The end of a run

@@ -6,39 +6,13 @@ import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.ground import all_ids, line_footprint, plan_of
-from xloader.errors import MemoryBudgetError
 from xloader.order.shuffle import Pace
 from xloader.planning.epoch import Epoch
 from xloader.planning.plan import Budget, Plan
 from xloader.planning.reduced_model import PlanGoal
 from xloader.planning.search import find_plan
-
-
-@given(
-    st.integers(0, 10**6),
-    st.integers(1, 8),
-    st.integers(0, 10**6),
-    st.integers(1, 5),
-    st.integers(1, 10**6),
-)
-def test_the_least_memory_is_enough_and_a_byte_less_is_not(
-    batch: int, num_batches: int, max_chunk: int, lanes: int, lane_nbytes: int
-) -> None:
-    budget = Budget(0, batch, num_batches, max_chunk, lanes)
-    least = budget.minimum_nbytes(lane_nbytes)
-    enough = replace(budget, memory_nbytes=least)
-    enough.check(lane_nbytes)
-    assert enough.lane_nbytes >= lane_nbytes
-    with pytest.raises(MemoryBudgetError) as caught:
-        replace(budget, memory_nbytes=least - 1).check(lane_nbytes)
-    error = caught.value
-    assert error.minimum_nbytes == least
-    assert f"Given: memory={least - 1} bytes. Allowed: at least {least} bytes" in str(error)
-    assert "To mend it: pass memory=" in str(error)
 
 
 def test_a_plan_survives_json() -> None:

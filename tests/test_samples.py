@@ -267,17 +267,3 @@ def test_bad_input_says_what_is_wrong(error: type[Exception], act: Any, message:
     with pytest.raises(error, match=message) as caught:
         act(_dataset().xloader)
     assert type(caught.value) is error
-
-
-def test_several_samples_as_a_dataset() -> None:
-    values = np.arange(40.0).reshape(20, 2)
-    ds = xr.Dataset({"t": (("time", "x"), values)}, {"time": np.arange(20) * 3})
-    samples = ds.xloader.window(time=4)
-    for asked, ids in (([1, 3], [1, 3]), (slice(1, 3), [1, 2]), (np.array([-1]), [4])):
-        several = samples.to_xarray(asked)
-        assert several["t"].dims == ("sample", "time", "x")
-        assert several["sample"].values.tolist() == ids
-        for one, index in zip(several["t"].values, ids, strict=True):
-            np.testing.assert_array_equal(one, samples.to_xarray(index)["t"])
-        labels = [samples.to_xarray(index)["time"].values.tolist() for index in ids]
-        assert several["time_label"].values.tolist() == labels

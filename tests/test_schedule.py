@@ -262,21 +262,3 @@ def test_a_resumed_epoch_counts_the_needs_of_what_is_left_alone() -> None:
         (lane,) = rest.lanes(range(1))
         assert lane.schedule.num_reads < 60
     assert 0 < sum(found) < 100
-
-
-def test_an_epoch_is_counted_a_few_thousand_entries_at_a_time() -> None:
-    footprint = line_footprint(10**6, 10, 3)
-    (lane,) = Epoch(footprint, plan_of(Pace((1,), 0, 500, 8, 10)), 0, 0).lanes(range(1))
-    most = 0
-    needs = Footprint.needs
-
-    def watched(self: Footprint, group: Group, boxes: Boxes) -> tuple[Ints, Ints]:
-        nonlocal most
-        most = max(most, len(boxes))
-        return needs(self, group, boxes)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Footprint, "needs", watched)
-        assert lane.schedule.num_reads >= 10**5
-        assert len(lane.schedule.residences[0].offsets) == 200_000
-    assert 0 < most <= 1 << 15

@@ -437,19 +437,6 @@ def test_numbers_of_numpy_are_as_good() -> None:
             loader.set_epoch(epoch)  # type: ignore[arg-type]
 
 
-def test_an_epoch_chosen_and_given_up_again_changes_nothing() -> None:
-    loader = loader_of(opened().window(time=1))
-    batches = iter(loader)
-    for _ in range(3):
-        next(batches)
-    loader.set_epoch(1)
-    loader.set_epoch(0)
-    next(batches)
-    assert (saved(loader)["epoch"], saved(loader)["step"]) == (0, 4)
-    assert len(list(batches)) == 21
-    assert loader.epoch == 1
-
-
 def test_checkpoints_around_a_state_and_closed_loaders_are_refused() -> None:
     loader = loader_of(opened().window(time=1))
     state = saved(loader)
