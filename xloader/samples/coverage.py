@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from xloader.core.element_ranges import ElementRanges
 from xloader.core.messages import require_matplotlib, show_count
-from xloader.core.subset import Subset
+from xloader.core.subset import Subset, has_all
 from xloader.core.window_sets import WindowSet
 from xloader.core.windows import Windows
 from xloader.errors import OptionError
@@ -67,11 +67,14 @@ class PositionCounts:
         """Count the windows of an epoch."""
         shape = windows.num_positions
         lead, row = math.prod(shape[:-2]), math.prod(shape[-2:])
-        if subset is None or (subset.indices is None and subset.weights is None):
+        if has_all(subset):
             # Windows lie at all combinations equally often, and the counts take no memory.
-            counts = (np.int64(lead * row // size) for size in shape)
+            is_drawn = subset is not None and subset.is_drawn
+            share = subset.num_samples / (lead * row) if subset is not None and is_drawn else 1
+            counts = (np.asarray(lead * row // size * share) for size in shape)
             lines = tuple(map(np.broadcast_to, counts, shape))
-            return cls(lead * row, lines, np.broadcast_to(np.int64(lead), shape[-2:]))
+            plane = np.broadcast_to(np.asarray(lead * share), shape[-2:])
+            return cls(lead * row * share, lines, plane)
         if max(lead, row) > _MOST_PLACES:
             raise OptionError(
                 "the places of the samples are too many to count",
@@ -79,7 +82,7 @@ class PositionCounts:
                 allowed=f"up to {_MOST_PLACES:,}",
                 remedy="count a part of the data, chosen with .sel before .window",
             )
-        dtype = np.dtype(np.int64 if subset.weights is None else np.float64)
+        dtype = np.dtype(np.float64 if subset.is_drawn else np.int64)
         leading, plane = np.zeros(lead, dtype), np.zeros(row, dtype)
         for rows, sums, row_sums in _sums(subset, lead, row):
             leading[rows] += sums
@@ -121,6 +124,10 @@ def _sums(subset: Subset, lead: int, row: int) -> Iterator[tuple[slice, Any, Any
 
 def _expected(subset: Subset) -> NDArray[np.float64] | None:
     """How often an epoch has each sample on average; None if each occurs once."""
+    if subset.draws is not None:
+        sizes = np.diff(subset.groups.offsets)
+        shares = np.minimum(sizes, subset.draws.num_each) / np.maximum(sizes, 1)
+        return shares[subset.draws.groups_of(subset.windows_of(np.arange(len(subset))))]
     if subset.weights is None:
         return None
     # Scaled before the sum, which keeps it finite for huge weights.
