@@ -23,7 +23,7 @@ import numpy as np
 
 from xloader.core.axis import Axis, Ends, Ints, Line, lines_of
 from xloader.core.boxes import Boxes
-from xloader.core.subset import Subset, has_all
+from xloader.core.subset import Subset
 from xloader.core.windows import Windows
 
 Access = tuple[tuple[int, int, int] | None, ...]
@@ -266,7 +266,7 @@ class Footprint:
 
     def needed(self, group: Group) -> Ints:
         """Blocks of a group that samples of any epoch need. Strides may skip other blocks."""
-        if has_all(self.subset):
+        if self.subset is None or self.subset.has_all:
             counts = self.windows.num_positions
             every = Boxes(
                 tuple(np.zeros(1, np.int64) for _ in counts), tuple(np.array([n]) for n in counts)

@@ -64,30 +64,26 @@ _PLACES, _START, _GROUPS = 0x5A3D, 0x5A3E, 0x5A41
 class GroupDraws:
     """How many samples an epoch draws at random of each group.
 
-    A group has the samples at one combination of positions along the dimensions `per`; without
-    any, all samples are one group. `shape`: number of windows along each of all ``dims``.
+    `shape`: number of windows along each dimension. `sizes`: number of groups along it, which is
+    as many or 1. `per`: names of the dimensions with as many.
     """
 
     num_each: int
-    dims: tuple[str, ...]
     shape: tuple[int, ...]
-    per: tuple[str, ...] = ()
+    sizes: tuple[int, ...]
+    per: tuple[str, ...]
 
     @property
     def starts(self) -> Starts:
         """The groups as boxes of positions."""
-        return tuple(
-            np.arange(count + 1) if dim in self.per else np.array([0, count])
-            for dim, count in zip(self.dims, self.shape, strict=True)
-        )
+        pairs = zip(self.sizes, self.shape, strict=True)
+        return tuple(np.arange(size + 1) * (count // size) for size, count in pairs)
 
     def groups_of(self, windows: Ints) -> Ints:
         """The group of each window."""
-        groups = np.zeros(len(windows), np.int64)
-        for dim, places in zip(self.dims, np.unravel_index(windows, self.shape), strict=True):
-            if dim in self.per:
-                groups = groups * self.shape[self.dims.index(dim)] + places
-        return groups
+        positions = np.unravel_index(windows, self.shape)
+        # Where there is one group along a dimension, all positions are clipped to it.
+        return np.asarray(np.ravel_multi_index(positions, self.sizes, mode="clip"), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,30 +171,32 @@ class Subset:
         chosen = f"{len(self):,} of {self.num_windows:,} windows"
         if not self.is_drawn:
             return chosen
-        how = "by weight"
-        if self.draws is not None:
-            how = "at random"
-            if self.draws.per:
-                how += f", {self.draws.num_each:,} per {' and '.join(self.draws.per)}"
-        return f"{chosen}, of which each epoch draws {self.num_samples:,} {how}"
+        text = f"{chosen}, of which each epoch draws {self.num_samples:,}"
+        if self.draws is None:
+            return f"{text} by weight"
+        per = f", {self.draws.num_each:,} per {' and '.join(self.draws.per)}"
+        return f"{text} at random{per * bool(self.draws.per)}"
 
     @property
     def shortage(self) -> str:
         """A note on groups with fewer samples than are to be drawn; empty if there are none."""
-        if self.draws is None:
+        if self.draws is None or (self._num_drawn == self.draws.num_each).all():
             return ""
-        num_each, num_groups = self.draws.num_each, len(self._num_drawn)
-        num_short = int((self._num_drawn < num_each).sum())
+        num_short = np.count_nonzero(self._num_drawn < self.draws.num_each)
         return (
-            f"{num_short:,} of {num_groups:,} groups have fewer than {num_each:,} samples and give "
-            f"all they have: an epoch has {self.num_samples:,} samples, not "
-            f"{num_each * num_groups:,}"
-        ) * (num_short > 0)
+            f"{num_short:,} of {len(self._num_drawn):,} groups have fewer than "
+            f"{self.draws.num_each:,} samples, and give all they have"
+        )
 
     @property
     def is_drawn(self) -> bool:
         """Whether each epoch draws its samples anew."""
         return self.weights is not None or self.draws is not None
+
+    @property
+    def has_all(self) -> bool:
+        """Whether each window is a sample that an epoch can have."""
+        return self.indices is None and self.weights is None
 
     @property
     def undrawn(self) -> Subset:
@@ -337,8 +335,8 @@ class Subset:
         if isinstance(kept, WindowSet) and is_worth_boxing(kept, shape, starts):
             return BoxedWindows(kept, shape, starts)
         ids = np.arange(len(self), dtype=np.int64)
-        num_groups = math.prod(len(edges) - 1 for edges in starts)
-        return Members.of(ids, self.draws.groups_of(self.windows_of(ids)), num_groups)
+        groups = self.draws.groups_of(self.windows_of(ids))
+        return Members.of(ids, groups, math.prod(self.draws.sizes))
 
     @cached_property
     def _num_drawn(self) -> Ints:
@@ -362,11 +360,6 @@ class Subset:
         within = np.argsort(bits.reshape(num_strata, -1), axis=1, kind="stable")
         order = (within + np.arange(num_strata)[:, None] * _STRATUM_SIZE).reshape(-1)
         return order[order < len(self)]
-
-
-def has_all(subset: Subset | None) -> bool:
-    """Whether each window is a sample that some epochs can have."""
-    return subset is None or (subset.indices is None and subset.weights is None)
 
 
 def count_occurrences(ids: Ints) -> NDArray[np.unsignedinteger[Any]] | None:

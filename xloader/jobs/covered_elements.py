@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.element_ranges import ElementRanges, Span
-from xloader.core.subset import has_all
 from xloader.core.window_sets import (
     WindowBits,
     WindowSet,
@@ -218,7 +217,7 @@ class _SamplePlaces:
     @classmethod
     def of(cls, recipe: Recipe, windows: Windows, dims: tuple[int, ...]) -> _SamplePlaces:
         shape = tuple(windows.num_positions[dim] for dim in dims)
-        if has_all(recipe.subset) or not dims:
+        if recipe.subset is None or recipe.subset.has_all or not dims:
             return cls(dims, shape, tuple(np.ones(size, np.bool_) for size in shape), None)
         chosen = _chosen_places(recipe, dims, shape)
         used = tuple(np.zeros(size, np.bool_) for size in shape)

@@ -16,7 +16,6 @@ from xloader.core.axis import Ints
 from xloader.core.boxes import Boxes
 from xloader.core.footprint import Footprint, Group
 from xloader.core.sorting import is_first
-from xloader.core.subset import has_all
 from xloader.order.cohorts import Cohorts
 
 _PIECE_SIZE = 1 << 16
@@ -32,7 +31,7 @@ def needed_nbytes(footprint: Footprint, cohorts: Cohorts) -> Ints:
     """Bytes of all blocks that the samples of each home tile need."""
     needed = np.zeros(cohorts.num_tiles, np.int64)
     # In a subset, a tile may lack the samples that need some of its blocks.
-    is_whole = has_all(footprint.subset)
+    is_whole = footprint.subset is None or footprint.subset.has_all
     by_dim = [group for group in footprint.groups if is_whole and _is_product(group)]
     for group in by_dim:
         num_elements = np.ones(1, np.int64)

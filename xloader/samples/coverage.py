@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from xloader.core.element_ranges import ElementRanges
 from xloader.core.messages import require_matplotlib, show_count
-from xloader.core.subset import Subset, has_all
+from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowSet
 from xloader.core.windows import Windows
 from xloader.errors import OptionError
+from xloader.loader.interleaved.sample_sets import num_samples_of
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe, find
 from xloader.samples.single_samples import coords_of
@@ -67,14 +68,11 @@ class PositionCounts:
         """Count the windows of an epoch."""
         shape = windows.num_positions
         lead, row = math.prod(shape[:-2]), math.prod(shape[-2:])
-        if has_all(subset):
+        if subset is None or subset.has_all:
             # Windows lie at all combinations equally often, and the counts take no memory.
-            is_drawn = subset is not None and subset.is_drawn
-            share = subset.num_samples / (lead * row) if subset is not None and is_drawn else 1
-            counts = (np.asarray(lead * row // size * share) for size in shape)
+            counts = (np.int64(lead * row // size) for size in shape)
             lines = tuple(map(np.broadcast_to, counts, shape))
-            plane = np.broadcast_to(np.asarray(lead * share), shape[-2:])
-            return cls(lead * row * share, lines, plane)
+            return cls(lead * row, lines, np.broadcast_to(np.int64(lead), shape[-2:]))
         if max(lead, row) > _MOST_PLACES:
             raise OptionError(
                 "the places of the samples are too many to count",
@@ -219,7 +217,7 @@ def count_coverage(
         raise OptionError("these fields need no element of the data", given=", ".join(fields))
     positions = PositionCounts.of(windows, recipe.subset)
     # Where an epoch takes a part of the samples, the next epochs take the others.
-    num_samples = positions.total if recipe.num_taken is None else recipe.num_taken
+    num_samples = num_samples_of(recipe)
     # Whole numbers stay whole where all samples are taken.
     share = 1 if num_samples == positions.total else num_samples / positions.total
     offsets = [_offsets_along(chosen, number) for number in range(len(windows.dims))]

@@ -168,10 +168,8 @@ def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> PlannedLoa
     memory_nbytes, on_nan = parse_nbytes(memory), check_on_nan(on_nan)
     if recipe.subset is not None and recipe.subset.is_drawn:
         raise OptionError(
-            "samples that each epoch draws anew cannot become a dataset in memory, which holds "
-            "each sample once",
-            remedy="call it before .weighted or .random, and draw samples with torch's "
-            "WeightedRandomSampler or RandomSampler",
+            "drawn samples cannot become a dataset in memory, which holds each sample once",
+            remedy="call it before .weighted or .random, and draw with a sampler of torch",
         )
     outputs = make_outputs(recipe, make_layouts(recipe))
     sample_nbytes = sum(out.nbytes for out in outputs)

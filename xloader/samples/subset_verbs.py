@@ -122,16 +122,18 @@ def draw_per_group(recipe: Recipe, n: int, per: str | Sequence[str] | None) -> S
             )
     _require_one_draw(subset.weights is not None)
     n = check_whole("n", n, 1, _MOST_DRAWS)
+    shape = windows.num_positions
     known = tuple(dim for dim in windows.dims if dim in names)
-    return replace(subset, draws=GroupDraws(n, windows.dims, windows.num_positions, known))
+    pairs = zip(windows.dims, shape, strict=True)
+    sizes = tuple(count if dim in names else 1 for dim, count in pairs)
+    return replace(subset, draws=GroupDraws(n, shape, sizes, known))
 
 
 def _require_one_draw(is_drawn: bool) -> None:
     if is_drawn:
         raise OptionError(
-            "samples are drawn either by weight or as random windows",
-            given="both .weighted and .random",
-            remedy="leave one out; .weighted(num_samples=...) draws a random part without groups",
+            "samples are drawn either by weight or as random windows, not both",
+            remedy="leave .weighted or .random out",
         )
 
 

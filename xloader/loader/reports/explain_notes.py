@@ -46,8 +46,7 @@ def with_notes(
 
     Only the labels of windowed dimensions are read, once for each source.
     """
-    subset = recipe.subset
-    checks = () if subset is None else (*subset.notes, subset.shortage)
+    checks = () if recipe.subset is None else (*recipe.subset.notes, recipe.subset.shortage)
     sample_notes = gap_note(recipe), *window_notes(recipe), *points_notes(recipe)
     outputs = () if output_dtype else make_outputs(recipe, layouts)
     every = (*more, *recipe.source.notes, *checks, *sample_notes, *step_notes(recipe, outputs))
