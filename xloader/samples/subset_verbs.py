@@ -104,14 +104,12 @@ def weigh(recipe: Recipe, weights: ArrayLike, num_samples: int | None) -> Subset
         )
     if num_samples is not None:
         num_samples = check_whole("num_samples", num_samples, 1, _MOST_DRAWS)
-    subset = subset_of(recipe)
-    _require_one_draw(subset.draws is not None)
-    return replace(subset, weights=values, num_draws=num_samples)
+    return _require_one_draw(replace(subset_of(recipe), weights=values, num_draws=num_samples))
 
 
 def draw_per_group(recipe: Recipe, n: int, per: str | Sequence[str] | None) -> Subset:
     """The subset of which each epoch draws some samples per group; see `Samples.random`."""
-    windows, subset = recipe.require_windows(), subset_of(recipe)
+    windows = recipe.require_windows()
     names = (per,) if isinstance(per, str) else tuple(per or ())
     for dim in names:
         if dim not in windows.dims:
@@ -120,21 +118,22 @@ def draw_per_group(recipe: Recipe, n: int, per: str | Sequence[str] | None) -> S
                 given=f"per={per!r}, windows along {', '.join(windows.dims)}",
                 remedy=f"name the dimension in window: .window({{{dim!r}: 1, ...}})",
             )
-    _require_one_draw(subset.weights is not None)
     n = check_whole("n", n, 1, _MOST_DRAWS)
     shape = windows.num_positions
     known = tuple(dim for dim in windows.dims if dim in names)
     pairs = zip(windows.dims, shape, strict=True)
     sizes = tuple(count if dim in names else 1 for dim, count in pairs)
-    return replace(subset, draws=GroupDraws(n, shape, sizes, known))
+    draws = GroupDraws(n, shape, sizes, known)
+    return _require_one_draw(replace(subset_of(recipe), draws=draws))
 
 
-def _require_one_draw(is_drawn: bool) -> None:
-    if is_drawn:
+def _require_one_draw(subset: Subset) -> Subset:
+    if subset.weights is not None and subset.draws is not None:
         raise OptionError(
             "samples are drawn either by weight or as random windows, not both",
             remedy="leave .weighted or .random out",
         )
+    return subset
 
 
 def cut_slab(recipe: Recipe, dim: str, rank: int, size: int) -> Recipe:
