@@ -250,12 +250,12 @@ def test_what_differs_has_another_fingerprint(small: Samples) -> None:
     assert same.recipe.fingerprint == several[-1].recipe.fingerprint
 
 
-def test_a_trillion_windows_are_planned_without_a_list_of_them() -> None:
+def test_640_billion_windows_are_planned_without_a_list_of_them() -> None:
     store = MemoryStore()
     zarr.create_array(
         store,
         name="red",
-        shape=(64, 100_000, 100_000),
+        shape=(64, 500_000, 20_000),
         chunks=(1, 5000, 5000),
         dtype="u1",
         dimension_names=("scene", "y", "x"),
@@ -264,7 +264,7 @@ def test_a_trillion_windows_are_planned_without_a_list_of_them() -> None:
     # Groups that are no ranges of windows, too.
     for drawn, num_samples in (
         (samples.random(100, per="scene"), 6400),
-        (samples.random(1, per="x"), 99_969),
+        (samples.random(1, per="x"), 19_969),
         (samples.random(6400), 6400),
     ):
         expected = drawn.explain(batch_size=64, memory="2GiB")
