@@ -28,25 +28,6 @@ from xloader.sources.zarr_adapter import is_synchronous
 from xloader.testing import CountingStore, write_store
 
 
-@pytest.mark.parametrize(
-    ("zarr_format", "consolidated", "group"),
-    [(2, False, None), (2, True, "deep/er"), (3, True, None), (3, False, "deep/er")],
-)
-@pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
-def test_both_formats_groups_and_consolidation_directly(
-    zarr_format: int, consolidated: bool, group: str | None
-):
-    dataset, store = kinds.numeric(kinds.make_dataset()), MemoryStore()
-    encoding = {name: {"chunks": chunks} for name, chunks in kinds.CHUNKS.items()}
-    dataset.to_zarr(
-        store, group=group, zarr_format=zarr_format, consolidated=consolidated, encoding=encoding
-    )
-    source = open_source(store, group=group, on_missing="fill")
-    for name in ("t", "m", "flag", "s"):
-        assert source.path_of(name).startswith(f"direct: zarr v{zarr_format}")
-        np.testing.assert_array_equal(kinds.read_all(source, name), dataset[name].values)
-
-
 def test_one_request_per_read():
     dataset = kinds.numeric(kinds.make_dataset())
     store = CountingStore(write_store(dataset, kinds.CHUNKS))
