@@ -9,15 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import xloader
 from tests.mosaic.oracle import OUTSIDE, blended, numbered
 from xloader import Mosaic, Samples
 from xloader.errors import OptionError
-from xloader.mosaic.target_grid import PlacedAxis
-from xloader.recipe.layout import window_offsets
 from xloader.testing import write_store
 
 pytestmark = [
@@ -38,38 +36,6 @@ def on_all_cells(samples: Samples, out: Mosaic) -> tuple[Any, Any]:
     counts = out.coverage["cell"].reindex_like(labels, fill_value=0)
     assert values.shape == counts.shape == tuple(samples.recipe.dim_sizes.values())
     return values.values.ravel(), counts.values.ravel()
-
-
-@given(
-    size=st.integers(1, 12),
-    count=st.integers(1, 5),
-    step=st.integers(1, 3),
-    start=st.integers(-6, 11),
-    wraps=st.booleans(),
-    box=st.tuples(st.integers(0, 11), st.integers(1, 12)),
-)
-def test_pieces_are_the_elements_of_a_window_that_lie_in_a_box(
-    size: int, count: int, step: int, start: int, wraps: bool, box: tuple[int, int]
-) -> None:
-    axis = PlacedAxis("x", size, count, step, wraps)
-    if wraps:
-        # No window is longer than the circle, and each starts within its first turn.
-        assume(axis.reach <= size)
-        start %= size
-    begin, end = min(box[0], size - 1), min(box[0] + box[1], size)
-    cells = window_offsets(start, range(0, step * count, step))
-    cells = cells % size if wraps else cells
-    expected = {(j, c - begin) for j, c in enumerate(cells.tolist()) if begin <= c < end}
-    found = [
-        pair
-        for elements, own in axis.pieces(start, begin, end)
-        for pair in zip(
-            range(elements.start, elements.stop),
-            range(own.start, own.stop, own.step),
-            strict=True,
-        )
-    ]
-    assert sorted(found) == sorted(expected)
 
 
 @st.composite
@@ -390,36 +356,6 @@ def test_units_go_with_normalized_values_unless_they_are_kept() -> None:
         with samples.mosaic(keep_units=keep_units) as out:
             out.write(np.arange(len(samples)), samples[:].targets)
         assert out.dataset["t"].attrs == expected
-
-
-@pytest.mark.parametrize("blend", ["mean", "linear", "crop"])
-def test_sea_surface_temperature_comes_back(blend: Any, data_folder: Path, tmp_path: Path) -> None:
-    path = data_folder / "sst.mnmean.nc"
-    if not path.is_file():
-        pytest.skip(f"no real data: {path} is not there")
-    samples = (
-        xloader.open(path, variables=["sst"])
-        .isel(time=slice(0, 12))
-        .window(time=3, lat=24, lon=30, stride={"time": 2, "lat": 13, "lon": 20})
-        .targets("sst")
-    )
-    with xr.open_dataset(path) as ds:
-        expected = ds.sst.isel(time=slice(0, 12)).load()
-    assert expected.isnull().any()
-    with samples.mosaic(tmp_path / "sst.zarr", blend=blend) as out:
-        for batch in samples.loader(batch_size=8, output="numpy", on_nan="ignore"):
-            out.write(batch, batch.targets)
-    found = xr.open_zarr(tmp_path / "sst.zarr").sst.load()
-    counts = xr.open_zarr(tmp_path / "sst.zarr", group="_coverage").sst.values
-    assert found.dtype == np.float32
-    assert counts.max() == 8
-    covered = (counts > 0).any(axis=0)
-    assert covered.mean() > 0.9
-    np.testing.assert_array_equal(
-        found.values.view("u4")[counts > 0], expected.values.view("u4")[counts > 0]
-    )
-    for dim in ("time", "lat", "lon"):
-        xr.testing.assert_equal(found[dim], expected[dim])
 
 
 def test_labels_that_zarr_has_no_words_for_are_stored(tmp_path: Path) -> None:
