@@ -304,6 +304,17 @@ def test_one_broken_chunk_of_a_shard_leaves_the_others(tmp_path):
     assert len(found["variables"][0]["nans"]["errors"]) == 3
 
 
+@pytest.mark.filterwarnings("ignore:Object at a is not recognized")
+def test_what_is_beside_an_unknown_codec_is_whole(store):
+    xr.Dataset({"s": ((), 1.5)}).to_zarr(store, mode="a", zarr_format=3, consolidated=False)
+    edit(store / "a/zarr.json", codecs=[{"name": "nonsense", "configuration": {}}])
+    found = told(store)
+    assert problems(found).keys() == {"a"}
+    assert names(found) == ["b", "m", "s"]
+    assert names(told(store, "--variables", "a,m")) == ["m"]
+    assert names(told(store, "--variables", "a")) == []
+
+
 def test_chunks_outside_the_shape(store):
     grid = {"name": "regular", "configuration": {"chunk_shape": [20, 4, 3]}}
     edit(store / "b/zarr.json", chunk_grid=grid)
