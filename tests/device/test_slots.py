@@ -16,6 +16,8 @@ from tests.device.fake_hardware import FakeHardware
 from xloader.device.copies import PinnedScratch, RunCopies, Staging, StagingPool, _release_here
 from xloader.device.pinned_slots import SlotRing, _unpin
 from xloader.engine.buffers import ArrayKind
+from xloader.engine.slot_layout import SlotLayout, find_fields
+from xloader.errors import ClosedError
 
 KINDS = [ArrayKind((2, 5, 3), np.dtype("f4")), ArrayKind((1, 5), np.dtype("i8"))]
 
@@ -130,3 +132,56 @@ def test_a_copy_comes_after_the_last_use_of_its_staging() -> None:
     # New memory, memory that was read, and memory that was copied into but not read.
     assert after == [None, "reading", "copy 2"]
     copies.close()
+
+
+def test_fields_are_found_where_they_lie() -> None:
+    layout = SlotLayout.of(KINDS)
+    buffer = np.zeros(layout.nbytes, np.uint8)
+    joint, other = layout.arrays(buffer)
+    begin = buffer.ctypes.data
+    found = find_fields({"b": joint[1, :2], "c": other[0]}, begin, begin + layout.nbytes)
+    assert found is not None
+    assert [(f.name, f.offset, f.kind.shape) for f in found] == [
+        ("b", 60, (2, 3)),
+        ("c", 256, (5,)),
+    ]
+    assert find_fields({"b": joint[1].copy()}, begin, begin + layout.nbytes) is None
+    assert find_fields({"b": joint[1][:, ::2]}, begin, begin + layout.nbytes) is None
+    assert find_fields({"c": other[0]}, begin, begin + 256) is None
+
+
+def test_a_slot_comes_back_when_nothing_refers_to_it() -> None:
+    _, ring, _ = make_copies()
+    arrays = take(ring)
+    assert ring.find(arrays) is not None
+    other = take(ring)
+    assert ring.num_outside == 1
+    assert ring.find(other) is None
+    del arrays
+    assert ring.find(take(ring)) is not None
+    assert ring.num_outside == 1
+
+
+def test_staging_comes_back_once() -> None:
+    copies, ring, pool = make_copies(2)
+    sent = copies.send(take(ring))
+    other = copies.send(take(ring))
+    sent.release()
+    sent.release()
+    copies.close()
+    copies.close()
+    assert len(pool._free) == 2
+    with pytest.raises(ClosedError):
+        other.receive(lambda place, stored: stored)
+    assert len(pool._free) == 2
+
+
+def test_nothing_is_sent_after_the_end() -> None:
+    copies, ring, pool = make_copies()
+    copies.close()
+    with pytest.raises(ClosedError):
+        copies.send(take(ring))
+    with pytest.raises(ClosedError):
+        copies.send({"x": np.zeros(3)})
+    assert ring.has_room()
+    assert len(pool._free) == 1
