@@ -9,13 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import xloader
 from tests.mosaic.oracle import OUTSIDE, blended, numbered
 from xloader import Mosaic, Samples
 from xloader.errors import OptionError
+from xloader.mosaic.target_grid import PlacedAxis
+from xloader.recipe.layout import window_offsets
 from xloader.testing import write_store
 
 pytestmark = [
@@ -36,6 +38,38 @@ def on_all_cells(samples: Samples, out: Mosaic) -> tuple[Any, Any]:
     counts = out.coverage["cell"].reindex_like(labels, fill_value=0)
     assert values.shape == counts.shape == tuple(samples.recipe.dim_sizes.values())
     return values.values.ravel(), counts.values.ravel()
+
+
+@given(
+    size=st.integers(1, 12),
+    count=st.integers(1, 5),
+    step=st.integers(1, 3),
+    start=st.integers(-6, 11),
+    wraps=st.booleans(),
+    box=st.tuples(st.integers(0, 11), st.integers(1, 12)),
+)
+def test_pieces_are_the_elements_of_a_window_that_lie_in_a_box(
+    size: int, count: int, step: int, start: int, wraps: bool, box: tuple[int, int]
+) -> None:
+    axis = PlacedAxis("x", size, count, step, wraps)
+    if wraps:
+        # No window is longer than the circle, and each starts within its first turn.
+        assume(axis.reach <= size)
+        start %= size
+    begin, end = min(box[0], size - 1), min(box[0] + box[1], size)
+    cells = window_offsets(start, range(0, step * count, step))
+    cells = cells % size if wraps else cells
+    expected = {(j, c - begin) for j, c in enumerate(cells.tolist()) if begin <= c < end}
+    found = [
+        pair
+        for elements, own in axis.pieces(start, begin, end)
+        for pair in zip(
+            range(elements.start, elements.stop),
+            range(own.start, own.stop, own.step),
+            strict=True,
+        )
+    ]
+    assert sorted(found) == sorted(expected)
 
 
 @st.composite
