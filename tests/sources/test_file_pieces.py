@@ -1,4 +1,4 @@
-"""Pieces of many files, read by one compiled call: sizes that lie reach nothing outside the buffer."""
+"""Pieces of files, read by one compiled call: sizes that lie reach nothing outside the buffer."""
 
 from __future__ import annotations
 
