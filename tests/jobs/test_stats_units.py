@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 import xloader
 from tests.cases import Case, cases
 from xloader.jobs.statistics.stats_job import StatsJob
-from xloader.jobs.statistics.stats_parts import StatsResult, StatsTrees
+from xloader.jobs.statistics.stats_parts import MergeTree, StatsResult, StatsTrees
 from xloader.jobs.statistics.stats_sweep import (
     StatsUnit,
     chunks_of,
@@ -23,6 +24,7 @@ from xloader.jobs.statistics.stats_sweep import (
     cut_units,
     num_chunks,
     num_nodes,
+    num_subtrees,
 )
 from xloader.testing import SourceRecorder, write_store
 
@@ -135,3 +137,13 @@ def test_small_variables_share_a_unit_and_a_result_has_its_limit() -> None:
     assert list(map(len, units_of(job, 1 << 20, 0, 100))) == [2, 2, 2, 2, 1]
     maps = job_of(xloader.open(write_store(dataset(), {"t": (40, 1, 8)})), dim="time")
     assert len(units_of(maps, 1 << 20, 0, 1)) == 6
+
+
+@pytest.mark.parametrize("num_leaves", [1, 2, 3, 5, 8, 13])
+def test_number_of_subtrees(num_leaves: int) -> None:
+    for begin in range(num_leaves):
+        for end in range(begin + 1, num_leaves + 1):
+            tree: MergeTree[int] = MergeTree(num_leaves, int.__add__)
+            for leaf in range(begin, end):
+                tree.add(leaf, 1)
+            assert len(tree.nodes) == num_subtrees(begin, end, num_leaves)
