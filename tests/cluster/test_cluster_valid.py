@@ -185,7 +185,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(
     source.mark, source.chunk = tmp_path / "mark", (4, 1, 1)
     samples = Samples(replace(opened.recipe, source=source))
     make, options = CASES["straddling"]
-    expected = make(opened).is_valid(**options, client=False)
+    expected = make(opened).is_valid(**options, cache=False, client=False)
     mask = make(samples).is_valid(**options, cache=False, client=mortal_client)
     assert source.mark.exists()
     assert mask == expected
