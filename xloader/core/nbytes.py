@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import product
+from string import ascii_lowercase
+from typing import Any, Final
 
 from xloader.core.option_checks import MOST_NBYTES, is_number
 from xloader.errors import OptionError
+
+# The units of dask's `parse_bytes`. To import dask takes longer than most plans.
+_UNITS: Final = {"": 1, "b": 1} | {
+    prefix + middle + end: (1024 if middle else 1000) ** ("kmgtp".index(prefix) + 1)
+    for prefix, middle, end in product("kmgtp", ("", "i"), ("", "b"))
+}
 
 
 def parse_nbytes(memory: int | str) -> int:
@@ -29,12 +37,11 @@ def _nbytes_of(memory: Any) -> int:
         return 0
     try:
         if isinstance(memory, str):
-            # Imported only here: importing dask takes longer than most plans.
-            from dask.utils import parse_bytes
-
-            return parse_bytes(memory)
+            text = memory.replace(" ", "").lower()
+            number = text.rstrip(ascii_lowercase)
+            return int(float(number or 1) * _UNITS[text.removeprefix(number)])
         nbytes = int(memory)
-    except (ValueError, OverflowError):
+    except (KeyError, ValueError, OverflowError):
         return 0
     return nbytes if nbytes == memory else 0
 
