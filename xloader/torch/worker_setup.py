@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.context import get_spawning_popen
 from multiprocessing.queues import Queue
 from multiprocessing.reduction import DupFd, ForkingPickler
 from types import FrameType
@@ -27,6 +28,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from xloader.engine.shared_slots import SharedMemory
+from xloader.loader.processes.script_import import preload
 from xloader.sources.arrays.dask_cluster import compute_synchronously
 
 
@@ -71,6 +73,25 @@ def _is_sendable(error_class: type[Exception]) -> bool:
     except Exception:
         return False
     return True
+
+
+def preload_for_workers(*modules: str) -> None:
+    """Have a server of forks import modules of a dataset, if it is pickled for a worker there.
+
+    What the dataset reads, and PyTorch, come along.
+    """
+    if getattr(get_spawning_popen(), "method", None) != "forkserver":
+        return
+    sources = sorted(name for name in sys.modules if name.startswith("xloader.sources."))
+    preload(
+        [
+            "torch.utils.data",
+            "xloader.samples.samples",
+            "xloader.tensors.convert",
+            *modules,
+            *sources,
+        ]
+    )
 
 
 _NAME = "xloader-orphans"
