@@ -36,7 +36,7 @@ def test_text_means_what_it_means_to_dask(unit: str) -> None:
                 expected = parse_bytes(text)
             except ValueError:
                 expected = 0
-            if 0 < expected:
+            if expected > 0:
                 assert parse_nbytes(text) == expected
                 continue
             with pytest.raises(OptionError, match="not a number of bytes"):

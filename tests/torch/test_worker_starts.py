@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import types
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,7 @@ import pytest
 import xloader
 from tests.torch.waves import write_times
 from xloader import Samples
-from xloader.loader.processes.script_import import preload
-from xloader.torch import IterableDataset, MapDataset, data_loader
+from xloader.torch import IterableDataset, MapDataset, data_loader, worker_setup
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
@@ -110,12 +110,18 @@ def test_a_server_of_forks_has_ready_what_a_worker_imports(
     assert [name for name in late if not name.startswith(("multiprocessing", "__"))] == []
 
 
-def test_a_server_that_runs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_server_that_does_not_run_yet_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     server: Any = forkserver.ForkServer()
-    monkeypatch.setattr(forkserver, "_forkserver", server)
     server.set_forkserver_preload(["__main__", "colorsys"])
-    preload(["colorsys", "graphlib"])
-    assert server._preload_modules == ["__main__", "colorsys", "graphlib"]
+    starting = types.SimpleNamespace(method="spawn")
+    monkeypatch.setattr(forkserver, "_forkserver", server)
+    monkeypatch.setattr(worker_setup, "get_spawning_popen", lambda: starting)
+    worker_setup.preload_for_workers("colorsys", "graphlib")
+    assert server._preload_modules == ["__main__", "colorsys"]
+    starting.method = "forkserver"
+    worker_setup.preload_for_workers("colorsys", "graphlib")
+    assert server._preload_modules[:3] == ["__main__", "colorsys", "graphlib"]
+    assert "xloader.sources.base" in server._preload_modules
     server._forkserver_pid = os.getpid()
-    preload(["sched"])
-    assert server._preload_modules == ["__main__", "colorsys", "graphlib"]
+    worker_setup.preload_for_workers("sched")
+    assert "sched" not in server._preload_modules

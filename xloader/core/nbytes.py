@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import product
-from string import ascii_lowercase
-from typing import Any, Final
+import re
+from typing import Any
 
 from xloader.core.option_checks import MOST_NBYTES, is_number
 from xloader.errors import OptionError
 
-# The units of dask's `parse_bytes`. To import dask takes longer than most plans.
-_UNITS: Final = {"": 1, "b": 1} | {
-    prefix + middle + end: (1024 if middle else 1000) ** ("kmgtp".index(prefix) + 1)
-    for prefix, middle, end in product("kmgtp", ("", "i"), ("", "b"))
-}
+# Numbers and units as dask's `parse_bytes` takes them. To import dask takes longer than most plans.
+_TEXT = re.compile(r"(?s)\A(.*?)(?:([kmgtp])(i?))?b?\Z")
 
 
 def parse_nbytes(memory: int | str) -> int:
@@ -33,15 +29,12 @@ def parse_nbytes(memory: int | str) -> int:
 
 def _nbytes_of(memory: Any) -> int:
     """The number of bytes, or 0 if it cannot be parsed."""
-    if not is_number(memory) and not isinstance(memory, str):
-        return 0
     try:
         if isinstance(memory, str):
-            text = memory.replace(" ", "").lower()
-            number = text.rstrip(ascii_lowercase)
-            return int(float(number or 1) * _UNITS[text.removeprefix(number)])
-        nbytes = int(memory)
-    except (KeyError, ValueError, OverflowError):
+            number, prefix, middle = _TEXT.findall(memory.replace(" ", "").lower())[0]
+            return int(float(number or 1) * (1024 if middle else 1000) ** " kmgtp".find(prefix))
+        nbytes = int(memory) if is_number(memory) else 0
+    except (ValueError, OverflowError):
         return 0
     return nbytes if nbytes == memory else 0
 

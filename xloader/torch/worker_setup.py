@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import forkserver
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.queues import Queue
 from multiprocessing.reduction import DupFd, ForkingPickler
@@ -28,7 +29,6 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from xloader.engine.shared_slots import SharedMemory
-from xloader.loader.processes.script_import import preload
 from xloader.sources.arrays.dask_cluster import compute_synchronously
 
 
@@ -76,22 +76,17 @@ def _is_sendable(error_class: type[Exception]) -> bool:
 
 
 def preload_for_workers(*modules: str) -> None:
-    """Have a server of forks import modules of a dataset, if it is pickled for a worker there.
-
-    What the dataset reads, and PyTorch, come along.
-    """
+    """Have a server of forks, if it is about to start, import what workers of a dataset need."""
     if getattr(get_spawning_popen(), "method", None) != "forkserver":
         return
+    server = getattr(forkserver, "_forkserver", None)
+    # A server that runs imports nothing more. The user's modules stay.
+    if server is None or getattr(server, "_forkserver_pid", None) is not None:
+        return
+    chosen = getattr(server, "_preload_modules", [])
     sources = sorted(name for name in sys.modules if name.startswith("xloader.sources."))
-    preload(
-        [
-            "torch.utils.data",
-            "xloader.samples.samples",
-            "xloader.tensors.convert",
-            *modules,
-            *sources,
-        ]
-    )
+    needed = ["torch.utils.data", "xloader.samples.samples", "xloader.tensors.convert", *sources]
+    server.set_forkserver_preload(list(dict.fromkeys([*chosen, *modules, *needed])))
 
 
 _NAME = "xloader-orphans"

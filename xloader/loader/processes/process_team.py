@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
@@ -34,7 +35,7 @@ from xloader.loader.processes.finishing_process import (
     ProcessSetup,
     run_process,
 )
-from xloader.loader.processes.script_import import preload, refuse_while_importing
+from xloader.loader.processes.script_import import refuse_while_importing
 from xloader.loader.ranks.finishing import Finishing
 
 
@@ -169,7 +170,11 @@ class ProcessTeam:
         method = "forkserver" if "forkserver" in methods else "spawn"
         context = cast(Any, multiprocessing.get_context(method))
         if method == "forkserver":
-            preload([run_process.__module__])
+            # The server imports xloader once, and each process begins as a copy of it. Without
+            # effect if the server runs already, or the user has chosen other modules.
+            chosen = getattr(forkserver, "_forkserver", None)
+            if getattr(chosen, "_preload_modules", None) == ["__main__"]:
+                context.set_forkserver_preload(["__main__", run_process.__module__])
         for number in range(self.num):
             ours, theirs = multiprocessing.Pipe()
             try:

@@ -1,31 +1,12 @@
-"""What processes import as they start: the script, and modules that a server of forks has ready."""
+"""Worker processes import the script that started them, and must not start others meanwhile."""
 
 from __future__ import annotations
 
 import multiprocessing
 import sys
-from collections.abc import Iterable
-from multiprocessing import forkserver
 from types import TracebackType
 
 from xloader.errors import WorkersError
-
-
-def preload(modules: Iterable[str]) -> None:
-    """Have the server of forks import modules once, beside those that the user has chosen.
-
-    Each process begins as a copy of the server. Without effect if the server runs already.
-
-    Parameters
-    ----------
-    modules : iterable of str
-        Names of modules. Their import must start no thread, which a copy would lack.
-    """
-    server = getattr(forkserver, "_forkserver", None)
-    if server is None or getattr(server, "_forkserver_pid", None) is not None:
-        return
-    chosen = getattr(server, "_preload_modules", [])
-    server.set_forkserver_preload(list(dict.fromkeys([*chosen, *modules])))
 
 
 def is_importing_script() -> bool:
