@@ -116,12 +116,13 @@ def test_only_a_server_that_does_not_run_yet_is_told(monkeypatch: pytest.MonkeyP
     starting = types.SimpleNamespace(method="spawn")
     monkeypatch.setattr(forkserver, "_forkserver", server)
     monkeypatch.setattr(worker_setup, "get_spawning_popen", lambda: starting)
-    worker_setup.preload_for_workers("colorsys", "graphlib")
+    worker_setup.preload_for_workers()
     assert server._preload_modules == ["__main__", "colorsys"]
     starting.method = "forkserver"
-    worker_setup.preload_for_workers("colorsys", "graphlib")
-    assert server._preload_modules[:3] == ["__main__", "colorsys", "graphlib"]
+    worker_setup.preload_for_workers()
+    assert server._preload_modules[:3] == ["__main__", "colorsys", "torch.utils.data"]
     assert "xloader.sources.base" in server._preload_modules
     server._forkserver_pid = os.getpid()
-    worker_setup.preload_for_workers("sched")
-    assert "sched" not in server._preload_modules
+    server.set_forkserver_preload(["colorsys"])
+    worker_setup.preload_for_workers()
+    assert server._preload_modules == ["colorsys"]

@@ -369,7 +369,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         raise refuse_state("IterableDataset", name, "call dataset.resume(epoch, step)")
 
     def __getstate__(self) -> dict[str, Any]:
-        preload_for_workers(__name__)
+        preload_for_workers()
         # Open stores and plans are not pickled: each process makes its own.
         state = {**self.__dict__, "_worker": None, "_resolvers": {}}
         world = resolve_world(self._options.world)

@@ -150,7 +150,7 @@ class MapDataset(Dataset[Any]):
         self._reader = None
 
     def __getstate__(self) -> dict[str, Any]:
-        preload_for_workers(__name__)
+        preload_for_workers()
         # The reader is not pickled: each process makes its own.
         return {**self.__dict__, "_reader": None}
 

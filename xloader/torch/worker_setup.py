@@ -75,7 +75,7 @@ def _is_sendable(error_class: type[Exception]) -> bool:
     return True
 
 
-def preload_for_workers(*modules: str) -> None:
+def preload_for_workers() -> None:
     """Have a server of forks, if it is about to start, import what workers of a dataset need."""
     if getattr(get_spawning_popen(), "method", None) != "forkserver":
         return
@@ -84,9 +84,10 @@ def preload_for_workers(*modules: str) -> None:
     if server is None or getattr(server, "_forkserver_pid", None) is not None:
         return
     chosen = getattr(server, "_preload_modules", [])
-    sources = sorted(name for name in sys.modules if name.startswith("xloader.sources."))
-    needed = ["torch.utils.data", "xloader.samples.samples", "xloader.tensors.convert", *sources]
-    server.set_forkserver_preload(list(dict.fromkeys([*chosen, *modules, *needed])))
+    rooms = ("xloader.sources.", "xloader.torch.")
+    loaded = sorted(name for name in sys.modules if name.startswith(rooms))
+    needed = ["torch.utils.data", "xloader.samples.samples", "xloader.tensors.convert", *loaded]
+    server.set_forkserver_preload(list(dict.fromkeys([*chosen, *needed])))
 
 
 _NAME = "xloader-orphans"
