@@ -84,8 +84,7 @@ def preload_for_workers() -> None:
     if server is None or getattr(server, "_forkserver_pid", None) is not None:
         return
     chosen = getattr(server, "_preload_modules", [])
-    rooms = ("xloader.sources.", "xloader.torch.")
-    loaded = sorted(name for name in sys.modules if name.startswith(rooms))
+    loaded = sorted(n for n in sys.modules if n.startswith(("xloader.sources.", "xloader.torch.")))
     needed = ["torch.utils.data", "xloader.samples.samples", "xloader.tensors.convert", *loaded]
     server.set_forkserver_preload(list(dict.fromkeys([*chosen, *needed])))
 
