@@ -293,6 +293,7 @@ _ORDER_OPTIONS: Final = (
     ),
     _loader_option("seed", "Seed of the order. Default: {}."),
     _loader_option("drop_last", "Whether a last batch that is not full is left out.", "keep-last"),
+    _loader_option("steps", "Batches of an epoch, all full. Default: those of all samples."),
     _loader_option("spread", "Tiles in memory beside the newest one. Default: as many as fit."),
     _loader_option("processes", "Worker processes. Default: {}."),
     _loader_option("threads", "Default: the number of cores."),

@@ -151,6 +151,7 @@ class LoaderKeywords(PlanKeywords, total=False):
     shuffle: bool
     seed: int
     drop_last: bool
+    steps: int | None
     memory: int | str
     output: OutputKind
     device: Any
@@ -176,6 +177,7 @@ class LoaderOptions:
     shuffle: bool = True
     seed: int = 0
     drop_last: bool = False
+    steps: int | None = None
     memory: int | str = "2GiB"
     output: OutputKind = "torch"
     device: Any = None
@@ -262,6 +264,7 @@ class LoaderOptions:
             ("batch_size", 1, MOST),
             # The range of torch.manual_seed; beyond it, different seeds would give the same order.
             ("seed", -(2**63), 2**64 - 1),
+            ("steps", 1, MOST),
             ("prefetch", 0, MOST),
             ("threads", 1, MOST_THREADS),
             ("processes", 0, MOST_PROCESSES),
@@ -327,6 +330,8 @@ _INSTEAD = {
     "sampler": "choose samples with .select and .weighted, and the order with shuffle= and seed=",
     "batch_sampler": "choose samples with .select and .weighted, and batches with batch_size=",
     "generator": "pass seed=",
+    "steps": "use samples.loader(..., steps=...)",
+    "steps_per_epoch": "pass steps= to samples.loader",
     "worker_init_fn": "leave it out: nothing needs to be set in the processes of processes=",
     **dict.fromkeys(
         ("rank", "world_size", "num_replicas"), "pass world=xloader.World(rank, world_size)"

@@ -356,7 +356,8 @@ def lane_part(order: Ints, total: Ints, span: tuple[int, int]) -> tuple[Ints, In
 class SubLanes:
     """Lanes of equal size, each cut into one sub-lane for each worker.
 
-    Sub-lanes are numbered lane by lane, and within a lane by worker.
+    Sub-lanes are numbered lane by lane, and within a lane by worker. `turn`: from which lane on those
+    with one sample more are counted.
     """
 
     num_samples: int
@@ -367,6 +368,7 @@ class SubLanes:
     first_step: int = 0
     made_again: frozenset[int] = frozenset()
     end: int | None = None
+    turn: int = 0
 
     @property
     def num(self) -> int:
@@ -412,8 +414,11 @@ class SubLanes:
     def span(self, number: int) -> tuple[int, int]:
         """Places of a sub-lane in the order of samples, as a half-open range ``(begin, end)``."""
         lane, worker = divmod(number, self.workers)
-        first = lane * self.num_samples // self.lanes
-        last = (lane + 1) * self.num_samples // self.lanes
+        first, last = (
+            (edge + self.turn) * self.num_samples // self.lanes
+            - self.turn * self.num_samples // self.lanes
+            for edge in (lane, lane + 1)
+        )
         if self.workers == 1:
             return first, last
         begin = first + self._num_before(worker, last - first)

@@ -42,6 +42,7 @@ class Epoch:
     drop_last: bool = False
     spread_is_fixed: bool = False
     cut: Cohorts | None = None
+    turn: int = 0
     first_step: ClassVar[int] = 0
 
     @property
@@ -58,7 +59,8 @@ class Epoch:
     def sublanes(self) -> SubLanes:
         """The division of the epoch's samples into one sub-lane for each lane and worker."""
         num_samples, plan = self.footprint.num_samples, self.plan
-        return SubLanes(num_samples, plan.pace.lanes, plan.workers, plan.lane_share, self.num_steps)
+        lanes, share, steps = plan.pace.lanes, plan.lane_share, self.num_steps
+        return SubLanes(num_samples, lanes, plan.workers, share, steps, turn=self.turn)
 
     def lanes(self, chosen: Iterable[int]) -> list[Lane]:
         """Make some sub-lanes, by their numbers in `sublanes`.

@@ -21,6 +21,7 @@ from xloader.engine.slot_layout import SlotLayout
 from xloader.errors import EmptySamplesError, EpochWarning, OptionError
 from xloader.planning.epoch import Epoch, EpochParts, Remainder
 from xloader.planning.make_plan import delivered_nbytes, make_plan, most_rows
+from xloader.planning.passes import EpochOfSteps
 from xloader.planning.plan import Plan
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
@@ -123,6 +124,8 @@ class RankPlan:
     @property
     def num_samples(self) -> int:
         """Number of samples of an epoch, over all ranks."""
+        if self.options.steps is not None:
+            return self.options.steps * self.options.global_batch
         return self.recipe.planned.num_taken or self.planned_footprint.num_samples
 
     @property
@@ -161,7 +164,9 @@ class RankPlan:
     @cached_property
     def sample_traits(self) -> dict[str, str]:
         """Hashes of what determines the samples, for states to save; see `describe_samples`."""
-        return describe_samples(self.recipe.planned)
+        steps = self.options.steps
+        traits = describe_samples(self.recipe.planned)
+        return traits if steps is None else {**traits, "steps": str(steps)}
 
     def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
         """The remainder of an epoch from a step on."""
@@ -198,10 +203,15 @@ class RankPlan:
         They are kept until another one is asked for.
         """
         if self._planned is None or self._planned.epoch != number:
-            options = self.options
-            self._planned = Epoch(
-                self.planned_footprint, self.plan, options.seed, number, options.drop_last
-            )
+            footprint, plan, options = self.planned_footprint, self.plan, self.options
+            if isinstance(self._planned, EpochOfSteps):
+                self._planned = self._planned.following(number)
+            elif options.steps is not None:
+                self._planned = EpochOfSteps(
+                    footprint, plan, options.seed, number, steps=options.steps
+                )
+            else:
+                self._planned = Epoch(footprint, plan, options.seed, number, options.drop_last)
         return self._planned
 
     def sublanes(self, worker: int = 0) -> range:
@@ -364,4 +374,13 @@ class RankPlan:
                 "there are fewer samples than ranks",
                 given=f"{num_samples} samples, world_size={options.ranks.world_size}",
                 remedy="use fewer ranks, or a smaller stride",
+            )
+        num_samples = self.planned_footprint.num_samples
+        if options.steps is not None and num_samples < 2 * options.global_batch:
+            raise OptionError(
+                "with steps, a pass over the samples needs two global batches, or a sample would "
+                "be in a batch twice",
+                given=f"{num_samples} samples, a global batch of {options.global_batch}",
+                allowed=f"at least {2 * options.global_batch} samples",
+                remedy="pass a smaller batch_size=, or leave steps= out",
             )

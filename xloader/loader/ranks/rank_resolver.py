@@ -27,8 +27,8 @@ from xloader.recipe.recipe import Recipe
 
 _LOG: Final = logging.getLogger("xloader")
 
-_OPTIONS: Final = ("batch_size", "memory", "prefetch", "shuffle")
-"""Options that the plan depends on, besides its rules and the samples."""
+_OPTIONS: Final = ("batch_size", "memory", "prefetch", "shuffle", "steps")
+"""Options that the plan or its epochs depend on, besides its rules and the samples."""
 
 
 PlanT = TypeVar("PlanT")
