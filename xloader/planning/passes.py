@@ -1,6 +1,6 @@
-"""Epochs of a number of steps, which go on where the last one stopped, through pass after pass.
+"""Epochs of a number of samples, which go on where the last one stopped, through pass after pass.
 
-A *pass* gives each sample once, in an order of its own: an `Epoch` without steps::
+A *pass* gives each sample once, in an order of its own: a plain `Epoch`::
 
     passes    |------ 0 ------|------ 1 ------|------ 2 ------|-- ...
     epochs    |--- 0 ---|--- 1 ---|--- 2 ---|--- 3 ---|--- 4 -- ...
@@ -22,11 +22,10 @@ import numpy as np
 
 from xloader.core.axis import Ints
 from xloader.core.boxes import Boxes
-from xloader.order.listed import ListedOrder
 from xloader.order.lane_order import SubLanes
+from xloader.order.listed import ListedOrder
 from xloader.order.protocol import AnyOrder, take_places
-from xloader.planning.epoch import Epoch, Lane, RemainingOrder
-from xloader.planning.schedule import Schedule
+from xloader.planning.epoch import Epoch, Lane, RemainingOrder, lane_left
 
 
 @dataclass(frozen=True)
@@ -40,28 +39,28 @@ class JoinedOrder:
     times: tuple[int, ...]
 
     @cached_property
-    def edges(self) -> list[int]:
+    def edges(self) -> Ints:
         """Places where parts begin, and the end."""
-        return np.cumsum([0, *(part.end - part.begin for part in self.parts)]).tolist()
+        return np.cumsum([0, *(part.end - part.begin for part in self.parts)])
 
     @cached_property
     def _first_entries(self) -> Ints:
         return np.cumsum([0, *(len(part.count) for part in self.parts)])
 
     @cached_property
-    def _first_moments(self) -> list[int]:
+    def _first_moments(self) -> Ints:
         sizes = (int(part.last_moment.max(initial=-1)) + 1 for part in self.parts)
-        return np.cumsum([0, *sizes]).tolist()
+        return np.cumsum([0, *sizes])
 
     @property
     def num_samples(self) -> int:
         """Samples of all parts."""
-        return self.edges[-1]
+        return int(self.edges[-1])
 
     @property
     def num_moments(self) -> int:
         """Moments of all parts, those outside their places included."""
-        return self._first_moments[-1]
+        return int(self._first_moments[-1])
 
     @cached_property
     def count(self) -> Ints:
@@ -71,14 +70,16 @@ class JoinedOrder:
     @property
     def first_moment(self) -> Ints:
         """Moment of each entry's first sample in the whole order of its part."""
-        pairs = zip(self.parts, self._first_moments, strict=False)
-        return np.concatenate([part.first_moment + begin for part, begin in pairs])
+        return self._joined([part.first_moment for part in self.parts])
 
     @property
     def last_moment(self) -> Ints:
         """Moment of each entry's last sample in the whole order of its part."""
-        pairs = zip(self.parts, self._first_moments, strict=False)
-        return np.concatenate([part.last_moment + begin for part, begin in pairs])
+        return self._joined([part.last_moment for part in self.parts])
+
+    def _joined(self, moments: list[Ints]) -> Ints:
+        pairs = zip(moments, self._first_moments, strict=False)
+        return np.concatenate([some + begin for some, begin in pairs])
 
     def boxes_of(self, entries: Ints | slice) -> Boxes:
         """Box of the positions of each given entry's samples."""
@@ -110,11 +111,6 @@ class JoinedOrder:
             some = entries[rows] - self._first_entries[number]
             yield self.parts[number], self.times[number], rows, some
 
-    def segments(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
-        """Yield the ids of the samples from place ``begin`` on, and their entries, in pieces."""
-        for entries, ranks in self.places(begin):
-            yield self.ids(entries, ranks), entries
-
     def places(self, begin: int = 0, size: int = 1 << 14) -> Iterator[tuple[Ints, Ints]]:
         """Yield the entry and the rank of each sample, in pieces of about ``size``."""
         for part, edge, first in zip(self.parts, self.edges, self._first_entries, strict=False):
@@ -133,33 +129,35 @@ class JoinedOrder:
 
 
 @dataclass(frozen=True)
-class EpochOfSteps(Epoch):
-    """An epoch of a number of steps of all passes.
+class JoinedEpoch(Epoch):
+    """An epoch of a number of samples, in which each lane goes on through its parts of all passes.
 
-    Epoch ``e`` begins at step ``e * steps`` of an endless sequence. `passes`: those made so far.
+    `num_taken`: samples of an epoch. `is_endless`: whether passes are joined; otherwise epochs are
+    parts of a pass, of which the rest is left out. `passes`: those made so far.
     """
 
-    steps: int = 1
+    num_taken: int = 0
+    is_endless: bool = True
     passes: dict[int, Epoch] = field(default_factory=dict, compare=False)
 
     @property
     def num_steps(self) -> int:
         """Steps that every rank takes."""
-        return self.steps
+        return -(-self.num_taken // self.plan.global_batch)
 
     @cached_property
     def sublanes(self) -> SubLanes:
         """The division of the epoch's samples into lanes."""
         lanes, share = self.plan.pace.lanes, self.plan.lane_share
-        return SubLanes(self.steps * share * lanes, lanes, 1, share, self.steps)
+        return SubLanes(self.num_taken, lanes, 1, share, self.num_steps)
 
-    def following(self, epoch: int) -> EpochOfSteps:
+    def following(self, epoch: int) -> JoinedEpoch:
         """Another epoch, with those passes of this one that it goes through too."""
-        first, last = (self._pass_at((epoch + later) * self.steps) for later in (0, 1))
+        first, last = (self._pass_at(self._begin(number)) for number in (epoch, epoch + 1))
         kept = {n: made for n, made in self.passes.items() if first - 1 <= n <= last + 1}
         return replace(self, epoch=epoch, passes=kept)
 
-    def without_lanes(self) -> EpochOfSteps:
+    def without_lanes(self) -> JoinedEpoch:
         """Copy without the lanes made so far, as `Epoch.without_lanes`."""
         return replace(self, passes={n: made.without_lanes() for n, made in self.passes.items()})
 
@@ -167,45 +165,36 @@ class EpochOfSteps(Epoch):
         """Make some lanes, by their numbers."""
         numbers = list(chosen)
         for number in numbers:
-            if number not in self._joined:
-                order = self._join(number)
-                schedule = Schedule(
-                    self.footprint,
-                    order,
-                    self.plan.lane_pool_nbytes,
-                    is_resident=self.plan.is_resident,
-                    is_needed=order.count > 0,
-                )
-                self._joined[number] = Lane(order, schedule)
-        return [self._joined[number] for number in numbers]
+            if number not in self._made:
+                self._made[number] = lane_left(self.footprint, self.plan, self._join(number))
+        return [self._made[number] for number in numbers]
 
     @cached_property
-    def _joined(self) -> dict[int, Lane]:
+    def _made(self) -> dict[int, Lane]:
         return {}
 
     def _join(self, lane: int) -> JoinedOrder:
         """The order of a lane: the last part of one pass, and the passes after it."""
-        size = self.steps * self.plan.lane_share
-        begin, end = self.epoch * size, (self.epoch + 1) * size
-        first = number = self._pass_at(self.epoch * self.steps)
-        parts: list[tuple[RemainingOrder, int]] = []
+        plan, begin = self.plan, self._begin(self.epoch)
+        end = begin + self.num_taken // plan.pace.lanes
+        first = number = self._pass_at(begin)
+        parts: list[RemainingOrder] = []
+        times: list[int] = []
         while (edge := self._edge(number, lane)) < end:
             # The last place of the pass, if the epoch comes so far.
             last = min(self._edge(number + 1, lane), end) - edge
-            order, done = self._pass(number).lane(lane).order, 0
-            head = None
-            if begin < edge + self.plan.lane_share + self.plan.global_batch:
+            head, order, done = None, self._pass(number).lane(lane).order, 0
+            if self.is_endless and begin < edge + plan.lane_share + plan.global_batch:
                 head = self._head(number, lane, order)
             if head is not None:
                 done = head.num_samples
-                part = RemainingOrder(head, max(begin - edge, 0), min(last, done))
-                parts.append((part, number - first))
-            parts.append((RemainingOrder(order, max(begin - edge, done), last), number - first))
+                parts.append(RemainingOrder(head, max(begin - edge, 0), min(last, done)))
+            parts.append(RemainingOrder(order, max(begin - edge, done), last))
+            # Weights may draw a sample several times in a pass.
+            times += [(number - first) * self.footprint.num_samples] * (len(parts) - len(times))
             number += 1
-        some = [(part, times) for part, times in parts if part.begin < part.end]
-        # Weights may draw a sample several times in a pass.
-        most = self.footprint.num_samples
-        return JoinedOrder(tuple(p for p, _ in some), tuple(most * times for _, times in some))
+        some = [i for i, part in enumerate(parts) if part.begin < part.end]
+        return JoinedOrder(tuple(parts[i] for i in some), tuple(times[i] for i in some))
 
     def _head(self, number: int, lane: int, order: AnyOrder) -> ListedOrder | None:
         """The first samples of a pass in a lane, with those that its first batch has last.
@@ -249,16 +238,27 @@ class EpochOfSteps(Epoch):
 
     def _pass(self, number: int) -> Epoch:
         if number not in self.passes:
-            turn = number % self.plan.pace.lanes
+            turn = number % self.plan.pace.lanes if self.is_endless else 0
             made = Epoch(self.footprint, self.plan, self.seed, number % (1 << 63), turn=turn)
             self.passes[number] = made
         return self.passes[number]
 
-    def _pass_at(self, step: int) -> int:
-        """The first pass of which a lane gives samples from a step on."""
-        return step * self.plan.global_batch // self.footprint.num_samples
+    def _begin(self, epoch: int) -> int:
+        """The place of each lane at which an epoch begins."""
+        return epoch * self.num_steps * self.plan.lane_share
+
+    def _pass_at(self, begin: int) -> int:
+        """The first pass of which a lane gives samples from a place on."""
+        if self.is_endless:
+            return begin * self.plan.pace.lanes // self.footprint.num_samples
+        return begin // self._edge(1, 0)
 
     def _edge(self, number: int, lane: int) -> int:
         """Number of samples that a lane gives before a pass: the sum of `SubLanes.span`."""
-        lanes, num_samples = self.plan.pace.lanes, self.footprint.num_samples
-        return (lane + number) * num_samples // lanes - lane * num_samples // lanes
+        pace, num_samples = self.plan.pace, self.footprint.num_samples
+        if self.is_endless:
+            return (lane + number) * num_samples // pace.lanes - lane * num_samples // pace.lanes
+        left = (num_samples - self.num_taken) // pace.lanes
+        # Without a shuffle, each epoch begins anew.
+        num_parts = 1 + left // self._begin(1) if pace.is_shuffled else 1
+        return number * num_parts * self._begin(1)

@@ -1800,6 +1800,14 @@ class Samples(RecordedMethods):
             Whether samples that do not fill a global batch are left out. If not, the last batch is
             shorter. Ranks that have one sample less than others repeat a row in it, which
             ``batch.is_padding`` flags.
+        steps : int, optional
+            Number of batches of an epoch on each rank; by default an epoch gives each sample once.
+            With it, each epoch goes on where the one before stopped, through pass after pass over
+            the samples, so that all of them come equally often. Each batch is full, and
+            ``drop_last`` has no effect. Where two passes meet, no sample is twice in a global batch
+            if there are at least as many global batches of samples as lanes, and one more. Weighted
+            samples may be. The next epoch reads the chunks again that are in memory when an epoch
+            ends, so very short epochs cost reads: :meth:`explain` counts them.
         memory : int or str, default "2GiB"
             Bytes that this rank may use for batches, reads under way and decoded chunks.
         output : {"torch", "numpy", "jax", "cupy"}
@@ -1860,8 +1868,9 @@ class Samples(RecordedMethods):
             If there are fewer samples than ranks.
         OptionError
             If an option is unknown or outside its range, lanes do not divide the global batch, or
-            ranks the lanes; if the device does not exist or lacks the dtype of a field, ``out``
-            does not fit the batches, or the function for the device fails or returns another one.
+            ranks the lanes; if there are fewer samples than two global batches, with ``steps``; if
+            the device does not exist or lacks the dtype of a field, ``out`` does not fit the
+            batches, or the function for the device fails or returns another one.
         ForkError
             If the process was forked from one that used the GPU.
         MissingDependencyError

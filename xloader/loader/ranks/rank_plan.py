@@ -19,9 +19,9 @@ from xloader.core.options import LoaderOptions
 from xloader.engine.buffers import BatchPool, Fields
 from xloader.engine.slot_layout import SlotLayout
 from xloader.errors import EmptySamplesError, EpochWarning, OptionError
-from xloader.planning.epoch import Epoch, EpochParts, Remainder
+from xloader.planning.epoch import Epoch, Remainder
 from xloader.planning.make_plan import delivered_nbytes, make_plan, most_rows
-from xloader.planning.passes import EpochOfSteps
+from xloader.planning.passes import JoinedEpoch
 from xloader.planning.plan import Plan
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
@@ -170,17 +170,12 @@ class RankPlan:
 
     def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
         """The remainder of an epoch from a step on."""
-        piece = self._parts.part(number) if self._parts else None
-        epoch = self.epoch(piece.whole if piece else number)
-        if piece:
-            first_step += piece.first_step
-        elif not first_step and self.footprint is self.planned_footprint:
+        epoch, kept = self.epoch(number), self._left
+        if not first_step and self.footprint is self.planned_footprint:
             return epoch
-        kept = self._left
-        place = first_step, piece
-        if kept is None or kept.whole is not epoch or (kept.first_step, kept.part) != place:
+        if kept is None or kept.whole is not epoch or kept.first_step != first_step:
             processes = tuple(self.processes("world"))
-            self._left = kept = Remainder(epoch, first_step, self.footprint, processes, piece)
+            self._left = kept = Remainder(epoch, first_step, self.footprint, processes)
         return kept
 
     @property
@@ -189,26 +184,16 @@ class RankPlan:
         # Not kept: blocks of dask are fetched ahead while a client of a cluster is active.
         return set(map(self.recipe.source.is_waiting, self.footprint.variables))
 
-    @property
-    def _parts(self) -> EpochParts | None:
-        """The parts of passes over the samples that are epochs; None if epochs are whole."""
-        num_taken = self.recipe.planned.num_taken
-        if num_taken is None:
-            return None
-        return EpochParts.of(self.plan, self.planned_footprint.num_samples, num_taken)
-
     def epoch(self, number: int) -> Epoch:
-        """The order and schedule of a pass over all samples: an epoch, unless epochs are parts.
-
-        They are kept until another one is asked for.
-        """
+        """The order and schedule of an epoch, which are kept until another one is asked for."""
         if self._planned is None or self._planned.epoch != number:
             footprint, plan, options = self.planned_footprint, self.plan, self.options
-            if isinstance(self._planned, EpochOfSteps):
+            num, steps = self.num_samples, options.steps
+            if isinstance(self._planned, JoinedEpoch):
                 self._planned = self._planned.following(number)
-            elif options.steps is not None:
-                self._planned = EpochOfSteps(
-                    footprint, plan, options.seed, number, steps=options.steps
+            elif steps is not None or self.recipe.planned.num_taken is not None:
+                self._planned = JoinedEpoch(
+                    footprint, plan, options.seed, number, num_taken=num, is_endless=bool(steps)
                 )
             else:
                 self._planned = Epoch(footprint, plan, options.seed, number, options.drop_last)
