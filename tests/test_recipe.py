@@ -12,7 +12,6 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader.core.axis import Axis
 from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
 from xloader.recipe.recipe import Field, Recipe
 from xloader.sources.open.open_source import open_source
@@ -48,19 +47,6 @@ def _samples(store: Path) -> xloader.Samples:
         .normalize({"t2m": (1, 2)})
         .fillna(0)
     )
-
-
-def test_axes_are_the_stored_dims_as_selected(store: Path) -> None:
-    recipe = _samples(store).recipe
-    assert recipe.axes_of("z") == (
-        Axis(20, 6, range(2, 20)),
-        Axis(3, 1, range(1, 2)),
-        Axis(4, 4, range(4)),
-        Axis(6, 6, range(6)),
-    )
-    assert recipe.dim_sizes == {"time": 18, "lat": 4, "lon": 6}
-    assert recipe.dims_of("z") == ("time", "lat", "lon")
-    assert recipe.kept_of("level") == 1
 
 
 def test_equal_recipes_are_equal_also_over_two_openings(store: Path) -> None:

@@ -160,10 +160,3 @@ BAD: dict[type[Exception], list[tuple[Callable[[Samples], Any], str]]] = {
 def test_refused(error: type[Exception], act: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         act(xloader.open(globe()))
-
-
-def test_a_slab_keeps_the_circle() -> None:
-    samples = xloader.open(globe(1)).window(lon=5, stride=1, wrap="lon").inputs("t2m")
-    slab = samples.slab("lat", 1, 2)
-    assert len(slab) == len(samples) == 36
-    np.testing.assert_array_equal(slab[34][0], samples[34][0][:, 2:])
