@@ -128,12 +128,12 @@ class JobForm:
 
     @property
     def stamp(self) -> object:
-        """What tells the result of the job from others."""
+        """The mark by which a result tells its job from others."""
         return self.key
 
 
 def _as_tuple(value: Any) -> Any:
-    """What JSON holds, with tuples in place of lists."""
+    """A value of JSON, with tuples in place of lists."""
     if isinstance(value, dict):
         return {key: _as_tuple(inner) for key, inner in value.items()}
     return tuple(map(_as_tuple, value)) if isinstance(value, list) else value

@@ -46,7 +46,7 @@ Leaves = Sequence[Sequence[int]]
 """For each variable, the number of leaves of each of its trees."""
 
 Nodes = Mapping[Tree, Mapping[Node, Any]]
-"""What was made of complete subtrees."""
+"""The values of complete subtrees."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +192,7 @@ class TreeParts(JobParts[TreeForm]):
         return self.form.merged(nodes, self._read(nodes), note)
 
     def _read(self, nodes: Mapping[tuple[Tree, Node], Path]) -> Iterator[tuple[Tree, Node, Any]]:
-        """What was made of some subtrees, file by file."""
+        """The values of some subtrees, file by file."""
         files: dict[Path, list[tuple[Tree, Node]]] = {}
         for key, path in nodes.items():
             files.setdefault(path, []).append(key)

@@ -76,7 +76,7 @@ class SweptVariable:
         raise NotImplementedError
 
     def reducer(self) -> Reducer:
-        """What turns chunks into what is merged, for one pass over the variable."""
+        """The function that turns chunks into values to merge, for one pass over the variable."""
         raise NotImplementedError
 
     @property
@@ -99,7 +99,7 @@ class SweptVariable:
 
 _FLUSH_NBYTES: Final = 1 << 26
 _FLUSH_NODES: Final = 16
-"""What is done is written when it takes so many bytes or nodes."""
+"""Subtrees are written when they take so many bytes or nodes."""
 
 
 class SweptMemory:
@@ -462,7 +462,7 @@ _jobs_lock = threading.Lock()
 
 
 def compute_unit(shared: tuple[SweptJob, int], unit: SweptUnit) -> tuple[Nodes, int]:
-    """What is made of a unit, and the number of reads, on one thread: the task of a worker.
+    """The subtrees of a unit, and the number of reads, on one thread: the task of a worker.
 
     `shared`: the job, and the bytes of chunks that may be read at a time.
     """
@@ -586,7 +586,7 @@ class SweptRun:
         return form.whole(result)
 
     def part_in_memory(self) -> tuple[Nodes, int]:
-        """What is made of the pieces of a part, and the number of chunks read."""
+        """The subtrees of a part, and the number of chunks read."""
         job, wanted = self.job, self._share(self.job.all_pieces())
         trees = MergeTrees(job.leaves)
         num_reads = self._compute(trees, wanted, job.memory.nodes_nbytes(wanted))

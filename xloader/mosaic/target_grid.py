@@ -128,7 +128,7 @@ class TargetGrid(JobForm):
 
     @property
     def stamp(self) -> object:
-        """What tells the mosaic from others."""
+        """The mark by which a mosaic tells its samples from others."""
         return dict(self.fingerprint)
 
     @classmethod
