@@ -6,12 +6,18 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, get_args
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, cast, get_args
 
-from xloader.core.cores import usable_cores
+from xloader.core.cores import MemoryLimit, usable_cores
 from xloader.core.messages import closest
 from xloader.core.nans import OnNan
-from xloader.core.nbytes import parse_nbytes
+from xloader.core.nbytes import (
+    MemoryShare,
+    is_of_machine,
+    nbytes_of_machine,
+    parse_nbytes,
+    show_nbytes,
+)
 from xloader.core.option_checks import (
     MOST,
     MOST_PROCESSES,
@@ -151,7 +157,7 @@ class LoaderKeywords(PlanKeywords, total=False):
     shuffle: bool
     seed: int
     drop_last: bool
-    memory: int | str
+    memory: int | str | None
     output: OutputKind
     device: Any
     collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None
@@ -169,14 +175,15 @@ PLAN_OPTIONS: Final = tuple(sorted(PlanKeywords.__optional_keys__))
 class LoaderOptions:
     """The checked options of `Samples.loader`.
 
-    :meth:`xloader.Samples.loader` describes each option. Both have the same defaults.
+    :meth:`xloader.Samples.loader` describes each option. Both have the same defaults. Where
+    ``memory`` depends on the machine, ``memory_nbytes`` is 0 until `with_memory` says a number.
     """
 
     batch_size: int = 32
     shuffle: bool = True
     seed: int = 0
     drop_last: bool = False
-    memory: int | str = "2GiB"
+    memory: int | str | None = None
     output: OutputKind = "torch"
     device: Any = None
     collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None = None
@@ -203,7 +210,7 @@ class LoaderOptions:
         given = self.device if isinstance(self.device, OnDevice) else OnDevice(self.device)
         object.__setattr__(self, "on_device", given)
         self._check_device()
-        object.__setattr__(self, "memory_nbytes", parse_nbytes(self.memory))
+        object.__setattr__(self, "memory_nbytes", self._memory_nbytes())
         if self.world is not None:
             check_kind("world", self.world, World, "xloader.World(rank, world_size)")
             self._check_lanes()
@@ -211,6 +218,25 @@ class LoaderOptions:
     def settled(self) -> LoaderOptions:
         """Copy of the options with the rank and the world size given, or found now."""
         return replace(self, world=resolve_world(self.world))
+
+    def with_memory(self, limit: MemoryLimit | None) -> LoaderOptions:
+        """Copy of the options with a number of bytes, given the limit that it is a share of."""
+        if self.memory_nbytes or limit is None:
+            return self
+        return replace(self, memory=limit.taken_by(self.memory_share))
+
+    @property
+    def memory_share(self) -> str:
+        """The part of the machine's memory, where ``memory`` is no number of bytes."""
+        return MemoryShare("1/2") if self.memory is None else cast(str, self.memory)
+
+    @property
+    def memory_in_words(self) -> str:
+        """The memory, before the limit of the machine is known."""
+        if self.memory_nbytes:
+            return show_nbytes(self.memory_nbytes)
+        is_share = isinstance(self.memory_share, MemoryShare)
+        return self.memory_share + " of this rank's part of the machine's" * is_share
 
     @property
     def collates_in_processes(self) -> bool:
@@ -271,6 +297,13 @@ class LoaderOptions:
             if value is None and getattr(type(self), name) is None:
                 continue
             object.__setattr__(self, name, check_whole(name, value, least, most))
+
+    def _memory_nbytes(self) -> int:
+        """Check the memory; 0 if the number of its bytes depends on the machine."""
+        if self.memory is not None and not is_of_machine(self.memory):
+            return parse_nbytes(self.memory)
+        nbytes_of_machine(self.memory_share, 1, 1)
+        return 0
 
     def _check_device(self) -> None:
         chosen, output = self.on_device, self.output

@@ -10,17 +10,19 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
+from xloader.core.cores import MemoryLimit, find_memory_limit
 from xloader.core.messages import warn_caller
+from xloader.core.nbytes import MemoryShare, show_nbytes
 from xloader.core.options import LoaderOptions
 from xloader.engine.buffers import BatchPool, Fields
 from xloader.engine.slot_layout import SlotLayout
-from xloader.errors import EmptySamplesError, EpochWarning, OptionError
+from xloader.errors import EmptySamplesError, EpochWarning, MemoryBudgetError, OptionError
 from xloader.planning.epoch import Epoch, EpochParts, Remainder
-from xloader.planning.make_plan import delivered_nbytes, make_plan, most_rows
+from xloader.planning.make_plan import delivered_nbytes, make_budget, make_plan, most_rows
 from xloader.planning.plan import Plan
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
@@ -31,6 +33,10 @@ from xloader.transforms.packed_fields import PackedField, normalized_packings
 if TYPE_CHECKING:
     from xloader.loader.reports.explain_notes import MemoryAdvice
     from xloader.planning.explain import Cached, Explanation
+
+
+_LEAST_CAP_NBYTES: Final = 2 << 30
+"""The memory that small data may have: a sixteenth of it is for reads under way."""
 
 
 def describe_samples(recipe: Recipe) -> dict[str, str]:
@@ -87,10 +93,18 @@ class RankPlan:
     """The plan of one rank: the batches that it delivers in each epoch, and the chunks it reads."""
 
     def __init__(
-        self, recipe: Recipe, options: LoaderOptions, workers: int = 1, plan: Plan | None = None
+        self,
+        recipe: Recipe,
+        options: LoaderOptions,
+        workers: int = 1,
+        plan: Plan | None = None,
+        limit: MemoryLimit | None = None,
     ) -> None:
         self.recipe = recipe
-        self.options = options
+        if not options.memory_nbytes:
+            limit = limit or find_memory_limit(options.ranks.world_size)
+        self.limit = limit
+        self.options = options.with_memory(limit)
         self.layouts = make_layouts(recipe)
         self.footprint = make_footprint(recipe, self.layouts)
         # Ranks of a group read slabs of the same samples. The order must be the same for all.
@@ -102,10 +116,39 @@ class RankPlan:
         self._left: Remainder | None = None
         self._has_warned = False
         self._check_samples()
-        self.plan = plan or make_plan(
-            self.planned_footprint, self._planned_layouts, options, workers
-        )
+        self.budget, self.is_capped = "", limit is None
+        # What the plan of a state may take.
+        self.most_nbytes = self.options.memory_nbytes
+        if limit is not None:
+            self.budget = limit.in_words(options.memory_share)
+        if limit is not None and isinstance(options.memory_share, MemoryShare) and plan is None:
+            plan = self._plan_within(limit, workers)
+        self.plan = plan or self._make_plan(workers)
         self._check_padding()
+
+    def _make_plan(self, workers: int) -> Plan:
+        return make_plan(self.planned_footprint, self._planned_layouts, self.options, workers)
+
+    def _plan_within(self, limit: MemoryLimit, workers: int) -> Plan:
+        """The plan that takes memory by itself: what all data need if they fit, else a share."""
+        self.most_nbytes = limit.part_nbytes
+        footprint, taken = self.planned_footprint, self.options.memory_nbytes
+        budget = make_budget(footprint, self._planned_layouts, self.options, workers)
+        enough = workers * budget.minimum_nbytes(footprint.total_nbytes)
+        self.is_capped = enough <= taken and self.options.plan.spread is None
+        if self.is_capped:
+            capped = min(max(enough, _LEAST_CAP_NBYTES), taken)
+            self.budget = f"capped at {show_nbytes(capped)}, as all data fit; else {self.budget}"
+            self.options = dataclasses.replace(self.options, memory=capped)
+        try:
+            return self._make_plan(workers)
+        except MemoryBudgetError as error:
+            least = error.minimum_nbytes
+            if least > limit.part_nbytes // 2:
+                raise
+            self.budget = f"{show_nbytes(least)}, as less would not do: more than {self.budget}"
+            self.options = dataclasses.replace(self.options, memory=least)
+            return self._make_plan(workers)
 
     def resumed(self, plan: Plan, seed: int) -> RankPlan:
         """Replace the plan and the seed by those of a saved state."""
@@ -114,6 +157,10 @@ class RankPlan:
         # The memory of the plan is counted for this number of batches.
         prefetch = plan.budget.num_batches - 2
         resumed.options = dataclasses.replace(self.options, seed=seed, prefetch=prefetch)
+        nbytes = plan.budget.memory_nbytes * plan.workers
+        if self.limit is not None and nbytes != self.options.memory_nbytes:
+            resumed.options = dataclasses.replace(resumed.options, memory=nbytes)
+            resumed.budget = f"{show_nbytes(nbytes)}, as in the state that was loaded"
         resumed._planned = None
         # It is about the plan, and is made anew.
         resumed.__dict__.pop("_memory_advice", None)
@@ -273,7 +320,8 @@ class RankPlan:
         noted = explain_notes.with_notes(
             expected, recipe, layouts, output_dtype, *notes, packed_fields=packed_fields
         )
-        changes: dict[str, Any] = {"threads": explain_notes.threads_in_words(self.options)}
+        changes: dict[str, Any] = {"_budget": self.budget}
+        changes["threads"] = explain_notes.threads_in_words(self.options)
         changes["transfer"] = explain_notes.transfer_in_words(
             self.options, recipe, layouts, packed_fields, self.batch_size, pinning_refusal
         )

@@ -16,10 +16,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
+from xloader.core.cores import MemoryLimit
 from xloader.core.options import LoaderOptions
 from xloader.core.ranks import World, find_world
 from xloader.errors import OptionError, RanksError, StateError
 from xloader.loader.ranks.cursor import Position
+from xloader.loader.ranks.memory_share import memory_limit, require_common
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.ranks.state import read_state, save
 from xloader.planning.explain import Explanation
@@ -60,8 +62,16 @@ def try_early(options: LoaderOptions, make: Callable[[LoaderOptions], PlanT]) ->
 class RankResolver:
     """The rank plan of this process. Its rank may become known only after this object is made."""
 
-    def __init__(self, recipe: Recipe, options: LoaderOptions, num_workers: int = 1) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        options: LoaderOptions,
+        num_workers: int = 1,
+        limit: MemoryLimit | None = None,
+    ) -> None:
         self.options = options
+        # The limit of memory that another process found.
+        self._known_limit = limit
         self._recipe = recipe
         self._num_workers = num_workers
         self._settled: RankPlan | None = None
@@ -69,7 +79,9 @@ class RankResolver:
         # Which one of the loaders that begin this is, and how many states it has loaded since.
         self._number: int | None = None
         self._num_loads = 0
-        self._planned = try_early(options, lambda known: RankPlan(recipe, known, num_workers))
+        self._planned = try_early(
+            options, lambda known: self._make(known, self._limit(known.ranks, waits=False))
+        )
 
     @property
     def planned(self) -> RankPlan | None:
@@ -106,9 +118,19 @@ class RankResolver:
                 given=f"rank {world.rank} of {world.world_size}, found in the environment",
                 remedy='pass world=xloader.World(mesh.get_local_rank("data"), mesh["data"].size())',
             )
-        if self._planned is not None and self._planned.options.ranks == world:
-            return self._planned
-        return RankPlan(self._recipe, self.options.settled(), self._num_workers)
+        limit = self._limit(world)
+        made = self._planned
+        if made is None or (made.options.ranks, made.limit) != (world, limit):
+            made = self._make(self.options.settled(), limit)
+        require_common(limit, world, is_capped=made.is_capped)
+        return made
+
+    def _limit(self, world: World, *, waits: bool = True) -> MemoryLimit | None:
+        store = process_group()
+        return self._known_limit or memory_limit(self.options, world, store, waits=waits)
+
+    def _make(self, settled: LoaderOptions, limit: MemoryLimit | None) -> RankPlan:
+        return RankPlan(self._recipe, settled, self._num_workers, limit=limit)
 
     def save(self, position: Position) -> dict[str, Any]:
         """The state at a position."""
