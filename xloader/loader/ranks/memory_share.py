@@ -128,7 +128,6 @@ def require_common(limit: MemoryLimit | None, world: World, *, is_capped: bool) 
     raise RanksError(
         "memory= is needed: these ranks may be on several machines, with more or less memory, and "
         "there is no process group through which they could agree",
-        given=f"rank {world.rank} of {world.world_size}, {limit.num_ranks} of them here, and data "
-        "that do not fit in the memory of one rank",
+        given=f"rank {world.rank} of {world.world_size}, and data that do not all fit",
         remedy=f"{_REMEDY}, or begin with torch.distributed.init_process_group",
     )
