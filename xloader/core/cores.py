@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from xloader.core.messages import show_count
-from xloader.core.nbytes import MemoryShare, nbytes_of_machine, show_nbytes
+from xloader.core.nbytes import MemoryShare, show_nbytes
 
 _SLURM: Final = "SLURM_STEP_TASKS_PER_NODE"
 _NAMES: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", _SLURM)
@@ -170,23 +170,22 @@ class MemoryLimit:
         """Bytes of one rank."""
         return self.nbytes // self.num_ranks
 
-    def taken_by(self, memory: str) -> int:
-        """Bytes of a rank's loader whose memory is a part of the machine's."""
-        return nbytes_of_machine(memory, self.nbytes, self.num_ranks)
+    def taken_by(self, share: MemoryShare) -> int:
+        """Bytes of a rank's loader."""
+        return share.nbytes_of(self.nbytes, self.num_ranks)
 
-    def in_words(self, memory: str) -> str:
+    def in_words(self, share: MemoryShare) -> str:
         """How `taken_by` comes to its number."""
-        nbytes = self.taken_by(memory)
-        if memory.endswith("node"):
-            return f"{show_nbytes(nbytes)}: {memory} for {show_count(self.num_ranks, 'rank')}"
+        nbytes = self.taken_by(share)
+        if share.endswith("node"):
+            return f"{show_nbytes(nbytes)}: {share} for {show_count(self.num_ranks, 'rank')}"
         part = f"{show_nbytes(self.nbytes)} {self.source}"
         if self.num_ranks > 1:
             rank = f"{show_nbytes(self.part_nbytes)}, this rank's part of {part}"
             part = f"{rank} for {self.num_ranks} ranks"
-        is_share = isinstance(memory, MemoryShare)
-        is_rounded = is_share and nbytes != self.part_nbytes * Fraction(memory)
-        share = "half" if memory == "1/2" else memory
-        return f"{show_nbytes(nbytes)}: {share} of {part}" + ", rounded down" * is_rounded
+        is_rounded = share.is_by_itself and nbytes != self.part_nbytes * Fraction(share)
+        words = "half" if share == "1/2" else share
+        return f"{show_nbytes(nbytes)}: {words} of {part}" + ", rounded down" * is_rounded
 
 
 def find_memory_limit(
@@ -198,15 +197,11 @@ def find_memory_limit(
     """
     environ = os.environ if environ is None else environ
     limits = [(size, name) for size, name in _limits(environ, root) if size]
-    nbytes, source = min(limits, default=(_ASSUMED_NBYTES, "of memory, which is assumed"))
+    nbytes, source = min(limits, default=(4 << 30, "assumed, as the machine does not tell"))
     name = _launcher(environ)
     num_ranks = _num_ranks(name, environ) if name else num_processes
     is_common = num_processes <= (num_ranks if name else 1)
     return MemoryLimit(nbytes, num_ranks, source, is_common)
-
-
-_ASSUMED_NBYTES: Final = 4 << 30
-"""The memory of a machine that does not tell."""
 
 
 def _limits(environ: Mapping[str, str], root: Path) -> Iterator[tuple[int, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from typing import Any, Final
 
@@ -9,49 +10,52 @@ from xloader.core.option_checks import MOST_NBYTES, is_number
 from xloader.errors import OptionError
 
 _BYTES: Final = 'text such as "512MiB" or "2GB", or a whole number of bytes'
-_NODE: Final = "/node"
 
 
 class MemoryShare(str):
-    """The fraction of its rank's memory that a loader takes by itself, such as ``"1/2"``.
+    """The part of a machine's memory that a loader takes: ``"50%"``, ``"64GiB/node"`` or ``"1/2"``.
 
-    While it lives, other loaders of the process take less. `maker`: for which options and samples.
+    A fraction is taken by itself: while it lives, other loaders take less. `maker`: for which
+    options and samples. `limit`: of which memory it is a part, once the ranks have agreed.
     """
 
     maker: Any = None
+    limit: Any = None
 
     def __reduce__(self) -> tuple[object, ...]:
         # In another process it counts for nothing.
-        return MemoryShare, (str(self),)
+        return MemoryShare, (str(self),), {"limit": self.limit}
+
+    @property
+    def is_by_itself(self) -> bool:
+        """Whether the user has left out the memory."""
+        return not self.endswith(_PARTS)
+
+    def nbytes_of(self, nbytes: int, num_ranks: int) -> int:
+        """The bytes of a rank, on a machine with so many bytes and ranks."""
+        if self.endswith("/node"):
+            return max(parse_nbytes(self.removesuffix("/node")) // num_ranks, 1)
+        if self.is_by_itself:
+            # Numbers that differ a little become the same one.
+            return 1 << max(int(nbytes * Fraction(self) / num_ranks).bit_length() - 1, 0)
+        is_percent = re.fullmatch(r"\d+(\.\d+)? ?%", self)
+        part = Fraction(self[:-1].strip()) / 100 if is_percent else 0
+        if not 0 < part <= 1:
+            allowed = f'above "0%", up to "100%"; {_BYTES}; "64GiB/node" for all ranks there'
+            raise OptionError("memory is no part of the machine's", given=self, allowed=allowed)
+        return max(int(nbytes * part / num_ranks), 1)
 
 
-def is_of_machine(memory: object) -> bool:
-    """Whether a memory is a part of what a machine has: ``"50%"``, ``"64GiB/node"``, a share."""
-    return isinstance(memory, MemoryShare) or (
-        isinstance(memory, str) and memory.strip().endswith(("%", _NODE))
-    )
+_PARTS: Final = ("%", "/node")
 
 
-def nbytes_of_machine(memory: str, nbytes: int, num_ranks: int) -> int:
-    """The bytes of a rank for such a memory, on a machine with so many bytes and ranks."""
-    if isinstance(memory, MemoryShare):
-        # Numbers that differ a little become the same one.
-        return 1 << max(int(nbytes * Fraction(memory) / num_ranks).bit_length() - 1, 0)
-    text = memory.strip()
-    if text.endswith(_NODE):
-        return max(parse_nbytes(text.removesuffix(_NODE)) // num_ranks, 1)
-    try:
-        part = Fraction(text.removesuffix("%").strip()) / 100
-    except (ValueError, ZeroDivisionError):
-        part = Fraction(0)
-    if not 0 < part <= 1:
-        raise OptionError(
-            "memory is not a part of what the machine has",
-            given=repr(memory),
-            allowed=f'"1%" to "100%"; {_BYTES}; or such a text for all ranks of a machine: '
-            '"64GiB/node"',
-        )
-    return max(int(nbytes * part / num_ranks), 1)
+def as_share(memory: Any) -> Any:
+    """The memory, as a share if its text says that it is one."""
+    if not isinstance(memory, str) or not memory.strip().endswith(_PARTS):
+        return memory
+    share = memory if isinstance(memory, MemoryShare) else MemoryShare(memory.strip())
+    share.nbytes_of(1, 1)
+    return share
 
 
 def parse_nbytes(memory: int | str) -> int:

@@ -6,18 +6,12 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, cast, get_args
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, get_args
 
 from xloader.core.cores import MemoryLimit, usable_cores
 from xloader.core.messages import closest
 from xloader.core.nans import OnNan
-from xloader.core.nbytes import (
-    MemoryShare,
-    is_of_machine,
-    nbytes_of_machine,
-    parse_nbytes,
-    show_nbytes,
-)
+from xloader.core.nbytes import MemoryShare, as_share, parse_nbytes, show_nbytes
 from xloader.core.option_checks import (
     MOST,
     MOST_PROCESSES,
@@ -210,7 +204,10 @@ class LoaderOptions:
         given = self.device if isinstance(self.device, OnDevice) else OnDevice(self.device)
         object.__setattr__(self, "on_device", given)
         self._check_device()
-        object.__setattr__(self, "memory_nbytes", self._memory_nbytes())
+        memory = as_share(self.memory)
+        object.__setattr__(self, "memory", memory)
+        is_share = memory is None or isinstance(memory, MemoryShare)
+        object.__setattr__(self, "memory_nbytes", 0 if is_share else parse_nbytes(memory))
         if self.world is not None:
             check_kind("world", self.world, World, "xloader.World(rank, world_size)")
             self._check_lanes()
@@ -221,22 +218,17 @@ class LoaderOptions:
 
     def with_memory(self, limit: MemoryLimit | None) -> LoaderOptions:
         """Copy of the options with a number of bytes, given the limit that it is a share of."""
-        if self.memory_nbytes or limit is None:
-            return self
-        return replace(self, memory=limit.taken_by(self.memory_share))
+        return replace(self, memory=limit.taken_by(self.memory_share)) if limit else self
 
     @property
-    def memory_share(self) -> str:
+    def memory_share(self) -> MemoryShare:
         """The part of the machine's memory, where ``memory`` is no number of bytes."""
-        return MemoryShare("1/2") if self.memory is None else cast(str, self.memory)
+        return self.memory if isinstance(self.memory, MemoryShare) else MemoryShare("1/2")
 
     @property
     def memory_in_words(self) -> str:
         """The memory, before the limit of the machine is known."""
-        if self.memory_nbytes:
-            return show_nbytes(self.memory_nbytes)
-        is_share = isinstance(self.memory_share, MemoryShare)
-        return self.memory_share + " of this rank's part of the machine's" * is_share
+        return show_nbytes(self.memory_nbytes) if self.memory_nbytes else self.memory_share
 
     @property
     def collates_in_processes(self) -> bool:
@@ -297,13 +289,6 @@ class LoaderOptions:
             if value is None and getattr(type(self), name) is None:
                 continue
             object.__setattr__(self, name, check_whole(name, value, least, most))
-
-    def _memory_nbytes(self) -> int:
-        """Check the memory; 0 if the number of its bytes depends on the machine."""
-        if self.memory is not None and not is_of_machine(self.memory):
-            return parse_nbytes(self.memory)
-        nbytes_of_machine(self.memory_share, 1, 1)
-        return 0
 
     def _check_device(self) -> None:
         chosen, output = self.on_device, self.output

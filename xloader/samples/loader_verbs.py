@@ -22,7 +22,7 @@ from xloader.core.options import (
 from xloader.core.ranks import World
 from xloader.errors import MemoryBudgetError, OptionError
 from xloader.loader.planned_loader import PlannedLoader
-from xloader.loader.ranks.memory_share import with_memory
+from xloader.loader.ranks.rank_resolver import with_memory
 from xloader.loader.reports.explain_notes import memory_note, with_notes
 from xloader.planning.make_plan import most_rows
 from xloader.recipe.demands import make_footprint

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from xloader.samples.samples import Samples
 
 
-def loader_html(sampler: ChunkSampler, memory: str) -> str:
+def loader_html(sampler: ChunkSampler) -> str:
     """The card of a ``DataLoader`` with this sampler, as notebooks show it."""
     order = f"shuffled, seed {sampler.seed}" if sampler.shuffle else "not shuffled"
     workers = f"{sampler.num_workers:,} processes" if sampler.num_workers else "none: threads read"
@@ -36,7 +36,7 @@ def loader_html(sampler: ChunkSampler, memory: str) -> str:
         ("next iteration", f"epoch {sampler.epoch:,}"),
         ("order", order + ", last batch dropped if short" * sampler.drop_last),
         ("workers", workers),
-        ("memory", f"{memory} allowed"),
+        ("memory", f"{sampler._passes.resolver.options.memory_in_words} allowed"),
     ]
     recipe = sampler.dataset.recipe  # type: ignore[attr-defined]
     sections = (
@@ -176,8 +176,7 @@ def data_loader(
     methods: Any = loader
     methods.explain = sampler.explain
     methods.set_epoch = methods.batch_sampler.set_epoch = sampler.set_epoch
-    options = sampler._passes.resolver.options
-    methods._repr_html_ = functools.partial(loader_html, sampler, options.memory_in_words)
+    methods._repr_html_ = functools.partial(loader_html, sampler)
     return loader
 
 

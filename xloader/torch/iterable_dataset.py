@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 import torch
 from torch.utils.data import default_convert
 
-from xloader.core.cores import MemoryLimit
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import PlanKeywords, check_epoch, make_options
@@ -17,9 +16,9 @@ from xloader.core.ranks import World, resolve_world
 from xloader.errors import OptionError
 from xloader.loader.batches.row_list import Rows
 from xloader.loader.ranks.cursor import Position, RepeatWatch
-from xloader.loader.ranks.memory_share import memory_limit, take_share
+from xloader.loader.ranks.memory_share import take_share
 from xloader.loader.ranks.rank_plan import RankPlan
-from xloader.loader.ranks.rank_resolver import RankResolver, process_group
+from xloader.loader.ranks.rank_resolver import RankResolver, memory_limit
 from xloader.loader.ranks.state import another_option, read_state, save
 from xloader.planning.explain import Explanation
 from xloader.tensors.collate import collate
@@ -239,7 +238,6 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         )
         self._options = take_share(chosen, (samples.recipe,))
         self._cursor = SharedCursor(shuffle)
-        self._limit: MemoryLimit | None = None
         # Plan now, so that options that cannot be planned are an error here.
         self._resolvers = {1: RankResolver(samples.recipe, self._options)}
         self._worker: Worker | None = None
@@ -373,8 +371,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         world = resolve_world(self._options.world)
         if world.world_size > 1:
             # Worker processes have no process group to look their rank and their memory up in.
+            memory_limit(self._options, world)
             state["_options"] = replace(self._options, world=world)
-            state["_limit"] = self._limit or memory_limit(self._options, world, process_group())
         return state
 
     def _open_steps(self, start: Position, number: int) -> Iterator[Any]:
@@ -414,8 +412,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def _rank_plan(self, num_workers: int) -> RankPlan:
         key = check_whole("num_workers", max(num_workers, 1), 1, MOST)
         if key not in self._resolvers:
-            recipe = self.samples.recipe
-            self._resolvers[key] = RankResolver(recipe, self._options, key, self._limit)
+            self._resolvers[key] = RankResolver(self.samples.recipe, self._options, key)
         for resolver in self._resolvers.values():
             resolver.settle()
         return self._resolvers[key].rank_plan

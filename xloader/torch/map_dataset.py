@@ -10,7 +10,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.options import LoaderOptions
-from xloader.loader.ranks.memory_share import with_memory
+from xloader.loader.ranks.rank_resolver import with_memory
 from xloader.samples.loader_verbs import whole_loader
 from xloader.samples.single_samples import listed_ids, normal_ids
 from xloader.tensors.collate import hand_over
@@ -82,13 +82,11 @@ class MapDataset(Dataset[Any]):
     ) -> None:
         require_samples(samples, "MapDataset")
         self.samples = samples
-        options = LoaderOptions(
-            memory=memory,
-            output="numpy",
-            threads=threads,
-            on_nan=check_on_nan(on_nan),
+        self._options = with_memory(
+            LoaderOptions(
+                memory=memory, output="numpy", threads=threads, on_nan=check_on_nan(on_nan)
+            )
         )
-        self._options = with_memory(options)
         self._transforms = ItemTransforms(transform, target_transform, transforms)
         self._transforms.check(samples.fields)
         self._reader: WorkerReader | None = None

@@ -39,8 +39,7 @@ from xloader.loader.loader import Loader
 from xloader.loader.planned_loader import PlannedLoader
 from xloader.loader.progress import Progress
 from xloader.loader.ranks.cursor import Position
-from xloader.loader.ranks.memory_share import memory_limit, require_common
-from xloader.loader.ranks.rank_resolver import process_group, try_early
+from xloader.loader.ranks.rank_resolver import memory_limit, require_common, try_early
 from xloader.loader.ranks.state import (
     VERSION,
     another_option,
@@ -152,9 +151,8 @@ class InterleavedLoader(Loader):
         self._composer = Composer(names, options.batch_size, hand_over, join)
         self._is_settled = False
         # As for a loader of one set: errors come at once, unless a later rank may resolve them.
-        self._made = try_early(
-            self.options, lambda known: self._make(known, self._limit(known.ranks, waits=False))
-        )
+        self._limit: MemoryLimit | None = None
+        self._made = try_early(self.options, self._make)
 
     def __len__(self) -> int:
         """Number of batches of an epoch on this rank."""
@@ -218,7 +216,7 @@ class InterleavedLoader(Loader):
             shares=made.shares(self.sets),
             num_shared_reads=sum(cost.num_shared_reads for cost in sets.values()),
             notes=(*notes, *self._rounding_note(interleaving)),
-            _budget=made.limit.in_words(self.options.memory_share) if made.limit else "",
+            _budget=self._limit.in_words(self.options.memory_share) if self._limit else "",
             **summed(sets),
         )
 
@@ -257,28 +255,19 @@ class InterleavedLoader(Loader):
                 len(loader)
             return made
         world = find_world(self.options.world) or World()
-        limit = self._limit(world)
-        if made is None or (made.world, made.limit) != (world, limit):
+        limit = memory_limit(self.options, world)
+        if made is None or (made.world, self._limit) != (world, limit):
             made = self._made = self._make(self.options.settled(), limit)
-        is_capped = all(loader.plan.is_resident for loader in made.loaders.values())
+        is_capped = limit is None or all(x.plan.is_resident for x in made.loaders.values())
         require_common(limit, world, is_capped=is_capped)
         self._is_settled = True
         return made
 
-    def _limit(self, world: World, *, waits: bool = True) -> MemoryLimit | None:
-        return memory_limit(self.options, world, process_group(), waits=waits)
-
     def _make(self, settled: LoaderOptions, limit: MemoryLimit | None) -> SetLoaders:
         """Make the loaders of all sets, for the ranks of these options."""
         is_on_host = self._composer.join is None
-        return SetLoaders.of(
-            self.sets,
-            self.options,
-            settled.with_memory(limit),
-            limit,
-            self._make_loader,
-            is_on_host,
-        )
+        settled, self._limit = settled.with_memory(limit), limit
+        return SetLoaders.of(self.sets, self.options, settled, self._make_loader, is_on_host)
 
     def _rounding_note(self, interleaving: Interleaving) -> list[str]:
         num_samples = self.sets.num_samples or 0

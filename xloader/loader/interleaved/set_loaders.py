@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from xloader.core.cores import MemoryLimit, usable_cores
+from xloader.core.cores import usable_cores
 from xloader.core.counter_rng import derive_key
 from xloader.core.nbytes import show_nbytes
 from xloader.core.options import LoaderOptions
@@ -56,7 +56,6 @@ class SetLoaders:
     """The loaders of all sets, for a number of ranks."""
 
     world: World
-    limit: MemoryLimit | None
     interleaving: Interleaving
     loaders: Mapping[str, PlannedLoader]
     composed_nbytes: int
@@ -67,7 +66,6 @@ class SetLoaders:
         sets: SampleSets,
         options: LoaderOptions,
         settled: LoaderOptions,
-        limit: MemoryLimit | None,
         make_loader: MakeLoader,
         is_on_host: bool,
     ) -> SetLoaders:
@@ -86,7 +84,7 @@ class SetLoaders:
             set_options = replace(set_options, memory=nbytes, world=options.world)
             loaders[name] = make_loader(recipe, set_options)
             loaders[name].label = f"set {name!r}, with {show_nbytes(nbytes)} of the memory: "
-        return cls(settled.ranks, limit, interleaving, loaders, composed)
+        return cls(settled.ranks, interleaving, loaders, composed)
 
     def starts(self, position: Position) -> dict[str, Position | None]:
         """Where each set's own loader goes on from a position; None if it has given all rows."""

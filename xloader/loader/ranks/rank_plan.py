@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from xloader.core.cores import MemoryLimit, find_memory_limit
+from xloader.core.cores import MemoryLimit
 from xloader.core.messages import warn_caller
 from xloader.core.nbytes import MemoryShare, show_nbytes
 from xloader.core.options import LoaderOptions
 from xloader.engine.buffers import BatchPool, Fields
 from xloader.engine.slot_layout import SlotLayout
-from xloader.errors import EmptySamplesError, EpochWarning, MemoryBudgetError, OptionError
+from xloader.errors import EmptySamplesError, EpochWarning, OptionError
 from xloader.planning.epoch import Epoch, EpochParts, Remainder
 from xloader.planning.make_plan import delivered_nbytes, make_budget, make_plan, most_rows
 from xloader.planning.plan import Plan
@@ -101,10 +101,7 @@ class RankPlan:
         limit: MemoryLimit | None = None,
     ) -> None:
         self.recipe = recipe
-        if not options.memory_nbytes:
-            limit = limit or find_memory_limit(options.ranks.world_size)
-        self.limit = limit
-        self.options = options.with_memory(limit)
+        self.limit, self.options = limit, options.with_memory(limit)
         self.layouts = make_layouts(recipe)
         self.footprint = make_footprint(recipe, self.layouts)
         # Ranks of a group read slabs of the same samples. The order must be the same for all.
@@ -120,35 +117,26 @@ class RankPlan:
         # What the plan of a state may take.
         self.most_nbytes = self.options.memory_nbytes
         if limit is not None:
-            self.budget = limit.in_words(options.memory_share)
-        if limit is not None and isinstance(options.memory_share, MemoryShare) and plan is None:
-            plan = self._plan_within(limit, workers)
-        self.plan = plan or self._make_plan(workers)
+            self._fit_memory(limit, options.memory_share, workers)
+        self.plan = plan or make_plan(
+            self.planned_footprint, self._planned_layouts, self.options, workers
+        )
         self._check_padding()
 
-    def _make_plan(self, workers: int) -> Plan:
-        return make_plan(self.planned_footprint, self._planned_layouts, self.options, workers)
-
-    def _plan_within(self, limit: MemoryLimit, workers: int) -> Plan:
-        """The plan that takes memory by itself: what all data need if they fit, else a share."""
-        self.most_nbytes = limit.part_nbytes
-        footprint, taken = self.planned_footprint, self.options.memory_nbytes
-        budget = make_budget(footprint, self._planned_layouts, self.options, workers)
+    def _fit_memory(self, limit: MemoryLimit, share: MemoryShare, workers: int) -> None:
+        """Say in words what is taken of a limit; by itself, what all data need if they fit."""
+        self.budget = limit.in_words(share)
+        if not share.is_by_itself:
+            return
+        self.most_nbytes, taken = limit.part_nbytes, self.options.memory_nbytes
+        footprint, layouts = self.planned_footprint, self._planned_layouts
+        budget = make_budget(footprint, layouts, self.options, workers)
         enough = workers * budget.minimum_nbytes(footprint.total_nbytes)
         self.is_capped = enough <= taken and self.options.plan.spread is None
         if self.is_capped:
             capped = min(max(enough, _LEAST_CAP_NBYTES), taken)
             self.budget = f"capped at {show_nbytes(capped)}, as all data fit; else {self.budget}"
             self.options = dataclasses.replace(self.options, memory=capped)
-        try:
-            return self._make_plan(workers)
-        except MemoryBudgetError as error:
-            least = error.minimum_nbytes
-            if least > limit.part_nbytes // 2:
-                raise
-            self.budget = f"{show_nbytes(least)}, as less would not do: more than {self.budget}"
-            self.options = dataclasses.replace(self.options, memory=least)
-            return self._make_plan(workers)
 
     def resumed(self, plan: Plan, seed: int) -> RankPlan:
         """Replace the plan and the seed by those of a saved state."""
@@ -157,8 +145,8 @@ class RankPlan:
         # The memory of the plan is counted for this number of batches.
         prefetch = plan.budget.num_batches - 2
         resumed.options = dataclasses.replace(self.options, seed=seed, prefetch=prefetch)
-        nbytes = plan.budget.memory_nbytes * plan.workers
-        if self.limit is not None and nbytes != self.options.memory_nbytes:
+        if self.limit is not None:
+            nbytes = plan.budget.memory_nbytes * plan.workers
             resumed.options = dataclasses.replace(resumed.options, memory=nbytes)
             resumed.budget = f"{show_nbytes(nbytes)}, as in the state that was loaded"
         resumed._planned = None

@@ -13,15 +13,15 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import Any, Final, TypeVar
 
-from xloader.core.cores import MemoryLimit
+from xloader.core.cores import MemoryLimit, find_memory_limit
 from xloader.core.options import LoaderOptions
-from xloader.core.ranks import World, find_world
+from xloader.core.ranks import World, find_world, resolve_world
 from xloader.errors import OptionError, RanksError, StateError
 from xloader.loader.ranks.cursor import Position
-from xloader.loader.ranks.memory_share import memory_limit, require_common
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.ranks.state import read_state, save
 from xloader.planning.explain import Explanation
@@ -36,7 +36,7 @@ _OPTIONS: Final = ("batch_size", "memory", "prefetch", "shuffle")
 PlanT = TypeVar("PlanT")
 
 
-def try_early(options: LoaderOptions, make: Callable[[LoaderOptions], PlanT]) -> PlanT | None:
+def try_early(options: LoaderOptions, make: Callable[..., PlanT]) -> PlanT | None:
     """Make something for the ranks that are known by now, so that wrong options are errors at once.
 
     None where the options are wrong, but may be right once this process knows its rank.
@@ -51,7 +51,7 @@ def try_early(options: LoaderOptions, make: Callable[[LoaderOptions], PlanT]) ->
             return None
         raise
     try:
-        return make(settled)
+        return make(settled, memory_limit(options, settled.ranks, waits=False))
     except OptionError:
         # With lanes, the memory of batches depends on the number of ranks.
         if may_change and options.plan.lanes is not None:
@@ -62,16 +62,8 @@ def try_early(options: LoaderOptions, make: Callable[[LoaderOptions], PlanT]) ->
 class RankResolver:
     """The rank plan of this process. Its rank may become known only after this object is made."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        options: LoaderOptions,
-        num_workers: int = 1,
-        limit: MemoryLimit | None = None,
-    ) -> None:
+    def __init__(self, recipe: Recipe, options: LoaderOptions, num_workers: int = 1) -> None:
         self.options = options
-        # The limit of memory that another process found.
-        self._known_limit = limit
         self._recipe = recipe
         self._num_workers = num_workers
         self._settled: RankPlan | None = None
@@ -79,9 +71,7 @@ class RankResolver:
         # Which one of the loaders that begin this is, and how many states it has loaded since.
         self._number: int | None = None
         self._num_loads = 0
-        self._planned = try_early(
-            options, lambda known: self._make(known, self._limit(known.ranks, waits=False))
-        )
+        self._planned = try_early(options, self._make)
 
     @property
     def planned(self) -> RankPlan | None:
@@ -118,16 +108,11 @@ class RankResolver:
                 given=f"rank {world.rank} of {world.world_size}, found in the environment",
                 remedy='pass world=xloader.World(mesh.get_local_rank("data"), mesh["data"].size())',
             )
-        limit = self._limit(world)
-        made = self._planned
+        limit, made = memory_limit(self.options, world), self._planned
         if made is None or (made.options.ranks, made.limit) != (world, limit):
             made = self._make(self.options.settled(), limit)
         require_common(limit, world, is_capped=made.is_capped)
         return made
-
-    def _limit(self, world: World, *, waits: bool = True) -> MemoryLimit | None:
-        store = process_group()
-        return self._known_limit or memory_limit(self.options, world, store, waits=waits)
 
     def _make(self, settled: LoaderOptions, limit: MemoryLimit | None) -> RankPlan:
         return RankPlan(self._recipe, settled, self._num_workers, limit=limit)
@@ -230,3 +215,56 @@ def process_group() -> Any:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.distributed_c10d._get_default_store()
+
+
+def memory_limit(options: LoaderOptions, world: World, *, waits: bool = True) -> MemoryLimit | None:
+    """The limit of which the memory is a share; None if the options say the bytes.
+
+    Ranks of a process group agree on the one that leaves a rank least. Each rank writes its own
+    down when it makes a loader, so that few of them wait when they use it.
+    """
+    share, store = options.memory_share, process_group()
+    if options.memory_nbytes or share.limit:
+        return None if options.memory_nbytes else share.limit
+    num_processes = world.world_size
+    with suppress(OptionError):
+        num_processes = max(num_processes, resolve_world().world_size)
+    limit = find_memory_limit(num_processes)
+    if world.world_size == 1 or store is None or options.world is not None:
+        return limit
+    keys = [f"xloader/memory/{rank}" for rank in range(world.world_size)]
+    try:
+        store.set(keys[world.rank], json.dumps(asdict(limit)))
+    except RuntimeError:
+        # Some stores keep no values, such as that of a dry run: there is no other rank.
+        return replace(limit, is_common=True)
+    if waits:
+        try:
+            store.wait(keys)
+        except RuntimeError as error:
+            what = "other ranks have made no loader without memory=, so theirs is not known"
+            given = f"rank {world.rank} of {world.world_size}: {error}"
+            raise RanksError(what, given=given, remedy=_PASS_MEMORY) from error
+        limits = [MemoryLimit(**json.loads(text)) for text in store.multi_get(keys)]
+        limit = replace(min(limits, key=lambda each: each.part_nbytes), is_common=True)
+        share.limit = limit
+    return limit
+
+
+_PASS_MEMORY: Final = (
+    "pass memory= in bytes on all ranks, or make the same loaders on all ranks of a process group; "
+    "pass world=xloader.World() to a loader that only one rank uses"
+)
+
+
+def with_memory(options: LoaderOptions) -> LoaderOptions:
+    """Copy of the options with the bytes that this machine says, for what no other rank takes."""
+    return options.with_memory(memory_limit(options, World(), waits=False))
+
+
+def require_common(limit: MemoryLimit | None, world: World, *, is_capped: bool) -> None:
+    """Refuse memory that other ranks may have less or more of, if the order depends on it."""
+    if limit is not None and not (limit.is_common or is_capped) and world.world_size > 1:
+        what = "memory= is needed: other ranks may be on machines with more or less memory"
+        given = f"rank {world.rank} of {world.world_size}, and data that do not all fit"
+        raise RanksError(what, given=given, remedy=_PASS_MEMORY)
