@@ -200,8 +200,7 @@ def find_memory_limit(
     nbytes, source = min(limits, default=(4 << 30, "assumed, as the machine does not tell"))
     name = _launcher(environ)
     num_ranks = _num_ranks(name, environ) if name else num_processes
-    is_common = num_processes <= (num_ranks if name else 1)
-    return MemoryLimit(nbytes, num_ranks, source, is_common)
+    return MemoryLimit(nbytes, num_ranks, source, num_processes <= (num_ranks if name else 1))
 
 
 def _limits(environ: Mapping[str, str], root: Path) -> Iterator[tuple[int, str]]:

@@ -25,7 +25,6 @@ from xloader.loader.ranks.rank_plan import describe_samples
 from xloader.recipe.recipe import Recipe
 
 _PLANNED: Final = attrgetter("batch_size", "shuffle", "drop_last", "prefetch", "plan", "world")
-_Maker = tuple[LoaderOptions, Sequence[Recipe]]
 
 _taken: Final = weakref.WeakValueDictionary[int, MemoryShare]()
 """The shares of this process that live, by their `id`."""
@@ -42,8 +41,7 @@ def take_share(options: LoaderOptions, recipes: Sequence[Recipe]) -> LoaderOptio
         # Which loaders are left must not depend on when Python last looked for cycles.
         gc.collect()
     maker, parts = (options, recipes), 2
-    shares = list(_taken.values())
-    others = {str(share) for share in shares if _key(share.maker) != _key(maker)}
+    others = {str(s) for s in list(_taken.values()) if _key(s.maker) != _key(maker)}
     while f"1/{parts}" in others:
         parts *= 2
     share = MemoryShare(f"1/{parts}")
@@ -57,6 +55,6 @@ def give_back(options: LoaderOptions) -> None:
     _taken.pop(id(options.memory), None)
 
 
-def _key(maker: _Maker) -> tuple[object, ...]:
+def _key(maker: tuple[LoaderOptions, Sequence[Recipe]]) -> tuple[object, ...]:
     """The samples of a loader, and the options that its plan depends on."""
     return _PLANNED(maker[0]), [describe_samples(recipe) for recipe in maker[1]]

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -33,10 +33,6 @@ from xloader.transforms.packed_fields import PackedField, normalized_packings
 if TYPE_CHECKING:
     from xloader.loader.reports.explain_notes import MemoryAdvice
     from xloader.planning.explain import Cached, Explanation
-
-
-_LEAST_CAP_NBYTES: Final = 2 << 30
-"""The memory that small data may have: a sixteenth of it is for reads under way."""
 
 
 def describe_samples(recipe: Recipe) -> dict[str, str]:
@@ -134,7 +130,8 @@ class RankPlan:
         enough = workers * budget.minimum_nbytes(footprint.total_nbytes)
         self.is_capped = enough <= taken and self.options.plan.spread is None
         if self.is_capped:
-            capped = min(max(enough, _LEAST_CAP_NBYTES), taken)
+            # A sixteenth is for reads under way: of small data, only two chunks would be read.
+            capped = min(max(enough, 2 << 30), taken)
             self.budget = f"capped at {show_nbytes(capped)}, as all data fit; else {self.budget}"
             self.options = dataclasses.replace(self.options, memory=capped)
 
