@@ -148,9 +148,7 @@ def compare_plans(
             remedy="give it in one of the two",
         )
     plans = []
-    for nbytes in sorted(
-        {with_memory(replace(given, memory=size)).memory_nbytes for size in sizes}
-    ):
+    for nbytes in sorted({with_memory(replace(given, memory=m)).memory_nbytes for m in sizes}):
         for most in dict.fromkeys(bounds):
             rules = replace(given.plan, max_amplification=most)
             chosen = replace(given, memory=nbytes, plan=rules)

@@ -21,7 +21,6 @@ from typing import Final
 
 from xloader.core.nbytes import MemoryShare
 from xloader.core.options import LoaderOptions
-from xloader.loader.ranks.rank_plan import describe_samples
 from xloader.recipe.recipe import Recipe
 
 _PLANNED: Final = attrgetter("batch_size", "shuffle", "drop_last", "prefetch", "plan", "world")
@@ -57,4 +56,4 @@ def give_back(options: LoaderOptions) -> None:
 
 def _key(maker: tuple[LoaderOptions, Sequence[Recipe]]) -> tuple[object, ...]:
     """The samples of a loader, and the options that its plan depends on."""
-    return _PLANNED(maker[0]), [describe_samples(recipe) for recipe in maker[1]]
+    return _PLANNED(maker[0]), [(each.source.name, each.fingerprint) for each in maker[1]]
