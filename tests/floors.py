@@ -58,8 +58,6 @@ ALLOWED_IMPORTS = {
     # These read a launcher's environment, and Linux's files of this process.
     "xloader.core.ranks": frozenset({"os"}),
     "xloader.core.cores": frozenset({"os", "pathlib"}),
-    # A function of dask that parses text; it is imported where it is called.
-    "xloader.core.nbytes": frozenset({"dask"}),
     # A page is written to the file that the user names.
     "xloader.show.pages": frozenset({"os"}),
     # A picture is written to memory as a PNG.

@@ -4,44 +4,15 @@ import itertools
 import re
 import tracemalloc
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.ground import axes, slow_block
-from xloader.core.axis import Axis, Line
+from tests.ground import axes
+from xloader.core.axis import Axis
 from xloader.errors import OptionError
 
 some_axes = st.integers(1, 30).flatmap(axes)
-
-
-@given(some_axes)
-def test_blocks_are_the_chunks_that_the_selection_touches(axis: Axis) -> None:
-    expected = slow_block(axis)
-    assert axis.size == len(expected)
-    assert axis.block_of(np.arange(axis.size)).tolist() == expected
-    assert axis.num_blocks == max(expected) + 1
-    assert axis.edges.tolist() == [
-        *(expected.index(block) for block in range(axis.num_blocks)),
-        axis.size,
-    ]
-
-
-@given(some_axes)
-def test_a_cut_takes_from_its_chunk_what_is_selected(axis: Axis) -> None:
-    stored = np.arange(axis.stored_size)
-    sizes = axis.chunks
-    if isinstance(sizes, int):
-        sizes = (sizes,) * -(-axis.stored_size // sizes)
-    bounds = np.concatenate([[0], np.cumsum(sizes)])
-    taken = []
-    for block in range(axis.num_blocks):
-        chunk = axis.stored_chunk(block)
-        elements = stored[bounds[chunk] : bounds[chunk + 1]]
-        assert len(elements) == axis.read_sizes[block]
-        taken += elements[axis.cut(block)].tolist()
-    assert taken == list(axis.selection)
 
 
 @pytest.mark.parametrize(
@@ -52,18 +23,6 @@ def test_a_cut_takes_from_its_chunk_what_is_selected(axis: Axis) -> None:
 def test_nothing_selected(axis: Axis) -> None:
     assert (axis.size, axis.num_blocks) == (0, 0)
     assert axis.read_sizes.tolist() == []
-
-
-def test_blocks_follow_the_order_of_the_selection() -> None:
-    axis = Axis(10, 4, (9, 8, 1, 3, 0, 6))
-    assert axis.edges.tolist() == [0, 2, 5, 6]
-    parts = [axis.stored_part(block) for block in range(axis.num_blocks)]
-    assert [(chunk, list(cut), size) for chunk, cut, size in parts] == [
-        (2, [1, 0], 2),
-        (0, [1, 3, 0], 3),
-        (1, [2], 1),
-    ]
-    assert axis.read_sizes.tolist() == [2, 4, 4]
 
 
 @pytest.mark.parametrize(
@@ -122,8 +81,3 @@ def test_what_would_have_to_be_listed_says_what_would_do() -> None:
     for attempt in (lambda: axis.edges, lambda: axis.read_sizes):
         with pytest.raises(OptionError, match=told):
             attempt()
-
-
-def test_padding_belongs_to_the_first_and_the_last_chunk() -> None:
-    padded = Line(Axis(stored_size=6, chunks=4, selection=range(6)), "pad")
-    assert padded.block_of(np.array([-2, 0, 5, 7])).tolist() == [0, 0, 1, 1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,6 @@ import zarr
 
 import xloader
 from benchmarks import (
-    latency,
     masks,
     ours,
     page,
@@ -157,24 +155,6 @@ def test_parts_cover_a_variable_once(spec, num_chunks):
     assert (seen == 1).all()
 
 
-def test_the_server_answers_with_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(latency, "DELAY_SECONDS", 0.0)
-    (tmp_path / "c").write_bytes(b"chunk")
-    server = latency.serve(tmp_path)
-    asked = [b"GET /c", b"HEAD /c", b"GET /d"]
-    there = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
-    expected = [
-        there + b"chunk",
-        there,
-        b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
-    ]
-    with socket.create_connection(("127.0.0.1", next(server)), timeout=60) as client:
-        for request, answer in zip(asked, expected, strict=True):
-            client.sendall(request + b" HTTP/1.1\r\nHost: there\r\n\r\n")
-            assert client.recv(1000) == answer
-    server.close()
-
-
 # --- results
 
 
@@ -229,21 +209,6 @@ def test_memory_and_plan_are_held_to_what_is_allowed():
 
 
 # --- the page
-
-
-def test_what_was_made_takes_its_place_on_the_page():
-    text = f"before\n{page.BEGIN}\n\nold\n\n{page.END}\nafter\n"
-    written = page.write_between(text, "new")
-    assert written == f"before\n{page.BEGIN}\n\nnew\n\n{page.END}\nafter\n"
-    assert page.write_between(written, "new") == written
-    page.write_between(page.PAGE.read_text("utf-8"), "new")
-    for without in (
-        "no markers",
-        f"{page.END} {page.BEGIN}",
-        f"{page.BEGIN} {page.END} {page.END}",
-    ):
-        with pytest.raises(ValueError, match="each once"):
-            page.write_between(without, "new")
 
 
 # --- worker processes

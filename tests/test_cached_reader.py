@@ -138,30 +138,6 @@ def test_reads_are_those_foretold_and_values_those_of_the_samples(
         )
 
 
-def test_files_are_read_as_foretold_and_again_after_an_error(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    variables = {name: (("time", "x"), rng.standard_normal((24, 3))) for name in "ab"}
-    dataset = xr.Dataset({**variables, "c": ("time", np.arange(24))})
-    write_store(dataset, {"a": (4, 3), "b": (4, 3), "c": (5,)}, tmp_path / "s.zarr")
-    samples = xloader.open(tmp_path / "s.zarr").window(time=2, stride=1)
-    footprint = make_footprint(samples.recipe, make_layouts(samples.recipe))
-    batches = [rng.integers(0, len(samples), 9) for _ in range(20)]
-    capacity, file = 2 * least_nbytes(footprint), tmp_path / "s.zarr" / "b" / "c" / "2" / "0"
-    expected = simulate(footprint, np.concatenate(batches), capacity)
-    with make_reader(samples, capacity, num_threads=2) as reader:
-        for batch in batches:
-            assert_same(reader.read(batch), plain(samples, batch))
-        assert reader.tally.num_reads == expected.num_reads
-        assert reader.tally.peak_nbytes == expected.peak_nbytes
-    with make_reader(samples, capacity, num_threads=2) as reader:
-        content = file.read_bytes()
-        file.write_bytes(content[:9])
-        with pytest.raises(CorruptChunkError, match=r"variable 'b', chunk \(2, 0\)"):
-            reader.read(np.arange(12))
-        file.write_bytes(content)
-        assert_same(reader.read(np.arange(12)), plain(samples, np.arange(12)))
-
-
 def test_few_rows_do_not_keep_the_memory_of_a_full_batch() -> None:
     with make_reader(line(), batch_size=1000) as reader:
         (array,) = reader.read(np.array([3])).values()

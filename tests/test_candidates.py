@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,14 +15,12 @@ from tests.test_search import room_for
 from xloader.core.footprint import Footprint
 from xloader.core.subset import Subset
 from xloader.order import cohorts
-from xloader.order.lane_order import LaneOrder
 from xloader.order.protocol import AnyOrder
-from xloader.order.shuffle import Shuffle
 from xloader.planning import reduced_model
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import explain_epoch
 from xloader.planning.plan import Plan
-from xloader.planning.reduced_model import PlanGoal, ReducedModel
+from xloader.planning.reduced_model import PlanGoal
 from xloader.planning.schedule import Schedule
 from xloader.planning.search import find_plan
 
@@ -82,22 +79,6 @@ def test_without_straddling_nothing_is_tried() -> None:
     assert entries == []
 
 
-def test_no_tiling_is_tried_twice() -> None:
-    """If a dimension has two blocks, a tile of four blocks is the whole dimension."""
-    footprint = box_footprint((400, 16, 64), (8, 8, 8), (1, 3, 3))
-    tried: list[tuple[int, ...]] = []
-    make = ReducedModel.__init__
-
-    def init(model: ReducedModel, footprint: Footprint, cohorts, tiling, *rest) -> None:  # type: ignore[no-untyped-def]
-        tried.append(tiling)
-        make(model, footprint, cohorts, tiling, *rest)
-
-    with patch.object(ReducedModel, "__init__", init):
-        find_plan(footprint, room_for(30 * 8**3), PlanGoal(16, 1))
-    assert len(tried) == len(set(tried)) > 1
-    assert all(sizes[1] in (0, 1) for sizes in tried)
-
-
 def test_runs_of_many_tiles_are_longer_than_the_models() -> None:
     """The model has a few of a million tiles. Longer real runs read less at run ends."""
 
@@ -121,22 +102,6 @@ def test_streams_are_as_many_as_reads_allow(
     footprint = line_footprint(16 * num_tiles, 16, window)
     plan = find_plan(footprint, room_for(room * 16), PlanGoal(64, 1, max_amplification=most_reads))
     assert plan.pace.streams >= least_streams
-
-
-@pytest.mark.parametrize("num_tiles", [90, 2000])
-def test_no_line_of_runs_is_drawn_twice_in_a_row(num_tiles: int) -> None:
-    """An order that was found to fit is measured without being drawn again."""
-    drawn: list[tuple[object, ...]] = []
-    make = Shuffle.lane
-
-    def lane(shuffle: Shuffle, number: int, spread: int) -> LaneOrder:
-        drawn.append((shuffle.pace, shuffle.epoch, shuffle.number, number, spread))
-        return make(shuffle, number, spread)
-
-    with patch.object(Shuffle, "lane", lane):
-        find_plan(line_footprint(16 * num_tiles, 16, 3), room_for(18 * 16), PlanGoal(16, 1))
-    assert all(one != other for one, other in itertools.pairwise(drawn))
-    assert len(drawn) > 5
 
 
 def test_pieces_are_cut_once_for_all_tilings_and_epochs() -> None:

@@ -13,8 +13,6 @@ from xloader.jobs.advice.chunk_shapes import (
     ChunkedPart,
     ChunkedVariable,
     candidate_shapes,
-    diverse_shapes,
-    neighbour_shapes,
     shard_shape,
 )
 
@@ -59,34 +57,7 @@ def test_chunks_and_shards_have_sizes_that_stores_like(part: ChunkedPart) -> Non
         assert part.num_chunks(shards) < part.num_chunks(shape)
 
 
-def test_windows_do_not_touch_chunks_of_single_rows() -> None:
-    for shape in candidate_shapes(PARTS["patches"]):
-        touched = math.prod(dim.touched(shape[dim.name]) for dim in PARTS["patches"].dims)
-        assert touched < 500
-
-
-@pytest.mark.parametrize("size", [1, 5, 1000])
-def test_data_smaller_than_a_chunk_are_one_chunk(size: int) -> None:
-    part = part_of(ChunkedDim("time", size, 1, 1, size), ChunkedDim("x", 3))
-    shapes = candidate_shapes(part)
-    assert shapes == [{"time": size, "x": 3}]
-    assert shard_shape(part, shapes[0]) is None
-
-
 def test_an_index_of_a_shard_stays_small() -> None:
     part = part_of(ChunkedDim("time", 1 << 26, 1, 1, 1 << 26))
     shards = shard_shape(part, {"time": 64})
     assert shards == {"time": 64 << 16}
-
-
-def test_shapes_are_chosen_from_both_ends_of_a_list() -> None:
-    shapes = candidate_shapes(PARTS["patches"])
-    chosen = diverse_shapes(shapes, 10)
-    assert len(chosen) == 10
-    assert chosen[:5] == shapes[:5]
-    spread = {shape["time"] for shape in chosen[5:]}
-    assert max(spread) >= 16 * min(spread)
-    near = neighbour_shapes(shapes, shapes[0], 3)
-    assert len(near) == 3
-    assert shapes[0] not in near
-    assert diverse_shapes(shapes[:2], 10) == shapes[:2]

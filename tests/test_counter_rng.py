@@ -57,20 +57,6 @@ def test_a_bijection_is_a_permutation(size: int, key: int) -> None:
     assert sorted(found.tolist()) == ranks.tolist()
 
 
-@given(st.lists(st.integers(1, 60), min_size=1, max_size=6), st.integers(0, 2**64 - 7))
-def test_bijections_of_many_sizes_at_once_are_those_of_each_alone(
-    sizes: list[int], key: int
-) -> None:
-    keys = np.repeat(np.arange(len(sizes), dtype=np.uint64) + np.uint64(key), sizes)
-    ranks = np.concatenate([np.arange(size) for size in sizes])
-    together = bijection(keys, np.repeat(sizes, sizes), ranks)
-    alone = [
-        bijection(np.full(size, key + i, np.uint64), np.full(size, size), np.arange(size))
-        for i, size in enumerate(sizes)
-    ]
-    assert together.tolist() == np.concatenate(alone).tolist()
-
-
 @pytest.mark.parametrize("size", [2**31 - 1, 10**12, 2**53 + 1, (2**31 - 1) ** 2 + 1, 2**62 - 1])
 def test_bijections_of_huge_sizes_stay_within_and_apart(size: int) -> None:
     ranks = np.concatenate([np.arange(5000), size - 1 - np.arange(5000)])

@@ -21,9 +21,9 @@ from xloader.engine.fetches_ahead import MOST_REQUESTS, FetchesAhead
 from xloader.engine.finishes import Finishes
 from xloader.engine.run import Run
 from xloader.engine.tally import Tally
-from xloader.errors import ClosedError, CorruptChunkError
+from xloader.errors import ClosedError
 from xloader.sources.zarr.fetched_chunks import SingleChunks
-from xloader.testing import FaultyStore, LatencyStore, SourceRecorder, garble, write_store
+from xloader.testing import LatencyStore, SourceRecorder, write_store
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.PlanWarning")
 
@@ -77,28 +77,6 @@ def check(loader: xloader.Loader, ds: xr.Dataset) -> int:
 # Chunks that are rows
 
 
-@pytest.mark.parametrize(("world_size", "is_waiting"), [(1, True), (3, False)])
-def test_a_chunk_that_is_a_row_is_decoded_into_the_batch(world_size: int, is_waiting: bool) -> None:
-    ds = steps(50)
-    store = LatencyStore(store_of(ds), 0.0) if is_waiting else store_of(ds)
-    samples = window(store)
-    seen: list[int] = []
-    for rank in range(world_size):
-        with samples.loader(
-            batch_size=4, memory="96KiB", output="numpy", world=xloader.World(rank, world_size)
-        ) as loader:
-            assert not loader.plan.is_resident
-            check(loader, ds)
-            seen += [int(i) for b in loader for i in b.ids[~b.is_padding]]
-            report = loader.report()
-            most = loader.plan.budget.fixed_nbytes
-            # What is waited for is kept until its whole batch can be made.
-            most += is_waiting * loader.plan.pool_nbytes(1)
-            assert report.peak_nbytes <= min(most, loader.explain().peak_nbytes)
-            assert report.read_nbytes > 0
-    assert sorted(seen) == list(range(50))
-
-
 def test_small_chunks_that_a_sample_needs_first_are_read_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -145,29 +123,6 @@ def test_batches_cost_no_task_that_does_nothing(monkeypatch: pytest.MonkeyPatch)
         with own.loader(batch_size=2, memory="1MiB", output="numpy", **options) as loader:
             assert len(list(loader)) == 200
         assert num == {"make_segment": 2, "finish": num_finished}
-
-
-@pytest.mark.parametrize("is_waiting", [False, True])
-def test_an_error_in_such_a_chunk_ends_at_its_batch(is_waiting: bool) -> None:
-    ds = steps(50)
-    options: dict[str, Any] = {"batch_size": 4, "memory": "96KiB", "output": "numpy", "prefetch": 3}
-    with window(store_of(ds)).loader(**options) as loader:
-        line = [batch.ids.tolist() for batch in loader]
-    store: Store = FaultyStore(store_of(ds), {"u/c/17/0": garble})
-    store = LatencyStore(store, 0.0) if is_waiting else store
-    with window(store).loader(**options) as loader:
-        assert not loader.plan.is_resident
-        seen: list[list[int]] = []
-        error: CorruptChunkError | None = None
-        try:
-            for batch in loader:
-                np.testing.assert_array_equal(batch[0][:, 1, 0], ds["u"].values[batch.ids])
-                seen.append(batch.ids.tolist())
-        except CorruptChunkError as raised:
-            error = raised
-    assert error is not None
-    assert (error.variable, error.chunk) == ("u", (17, 0))
-    assert seen == line[: next(at for at, ids in enumerate(line) if 17 in ids)]
 
 
 # Fetching ahead
@@ -277,29 +232,6 @@ def test_a_thread_iterates_on_after_the_main_thread_has_ended() -> None:
         threading.Thread(target=work).start()
     """
     assert outcome_of(code) == ("200", 0, "")
-
-
-def test_an_iterator_that_is_left_in_the_midst_of_fetching_lets_the_process_end() -> None:
-    """The process ends although requests are under way.
-
-    One finalizer is registered before zarr is imported, so that it runs after zarr's own end.
-    """
-    code = """
-        import weakref
-        class Early: ...
-        early = Early()
-        weakref.finalize(early, print, "finalized")
-
-        import numpy as np, xarray as xr, xloader
-        from xloader.testing import LatencyStore, write_store
-
-        ds = xr.Dataset({"t": ("time", np.arange(400.0))})
-        store = LatencyStore(write_store(ds, {"t": (1,)}), 0.05)
-        loader = xloader.open(store).window(time=1).loader(batch_size=4, output="numpy")
-        batches = iter(loader)
-        next(batches)
-    """
-    assert outcome_of(code) == ("finalized", 0, "")
 
 
 # The end of a run

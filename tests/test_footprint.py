@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,25 +46,6 @@ def test_needs_of_boxes(footprint: Footprint, data: st.DataObject) -> None:
     for group in footprint.groups:
         expected = set().union(*(slow_needs(windows, group, sample) for sample in ids))
         assert pairs_of(footprint, group, boxes) == [(0, block) for block in sorted(expected)]
-
-
-@pytest.mark.parametrize(
-    ("stride", "span"),
-    [
-        pytest.param(11, (0, 1, 2), id="a stride that steps over chunks"),
-        pytest.param(1, (0, 9, 3), id="a dilation that steps over chunks"),
-        pytest.param(7, (2, 5, 3), id="both, and an offset"),
-    ],
-)
-def test_chunks_stepped_over_are_not_needed(stride: int, span: tuple[int, int, int]) -> None:
-    footprint = line_footprint(64, 4, 20, stride=stride, spans=(span,))
-    (group,) = footprint.groups
-    num_samples = len(footprint.windows)
-    whole = Boxes((np.array([0]),), (np.array([num_samples]),))
-    samples = [slow_needs(footprint.windows, group, sample) for sample in range(num_samples)]
-    assert {block for _, block in pairs_of(footprint, group, whole)} == set().union(*samples)
-    first, last = min(samples[0]), max(samples[0])
-    assert len(samples[0]) < last - first + 1 or stride > 4, "no chunk is stepped over"
 
 
 @given(footprints())

@@ -245,16 +245,6 @@ def test_nothing_is_read_for_forcings(options: dict[str, Any], tmp_path: Path) -
     assert "insolation: computed from time, lat, lon; nothing is read" in str(expected)
 
 
-def test_their_memory_is_counted() -> None:
-    ds, memory = weather(), {"memory": "4MiB", "batch_size": 4}
-    alone = ds.xloader.window(time=3).inputs("t2m").explain(**memory)
-    samples = ds.xloader.forcing("insolation").window(time=3)
-    both = samples.inputs("t2m").field("sun", "insolation").explain(**memory)
-    assert both.num_reads == alone.num_reads
-    assert both.read_nbytes == alone.read_nbytes
-    assert both.peak_nbytes > 1.5 * alone.peak_nbytes
-
-
 @pytest.mark.parametrize("window", [{"time": 2, "lat": 6, "lon": 8}, {"lat": 3}])
 def test_the_plan_follows_what_is_stored(window: dict[str, int]) -> None:
     """A wide forcing beside a narrow variable changes neither tiles nor mixing."""
@@ -342,19 +332,6 @@ def test_single_samples_and_caches_read_as_predicted() -> None:
     inputs, sun = samples[17]
     np.testing.assert_allclose(inputs[1], plain(weather(), 17)[:2], atol=1e-3)
     np.testing.assert_allclose(sun[0], plain(weather(), 22)[0], atol=1e-3)
-
-
-def test_only_forcings() -> None:
-    store = counted()
-    samples = xloader.open(store).forcing("insolation").window(time=2).inputs("insolation")
-    options = {"batch_size": 4, "plan": xloader.PlanRules(lanes=2), "output": "numpy"}
-    for shuffle in (True, False):
-        with samples.loader(**options, shuffle=shuffle, memory="1MiB") as loader:
-            assert sum(len(batch.ids) for batch in loader) == 30
-            assert loader.explain().num_reads == loader.report().num_reads == 0
-            assert str(loader.explain())
-            assert str(loader.report())
-    assert not num_chunks(store)
 
 
 def test_wrap_pad_points_and_selections() -> None:
@@ -471,31 +448,6 @@ def test_masks_look_at_what_is_stored(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.mask"))
     plainly = alone.is_valid(mask=ds.lat > 0, cache=False)
     np.testing.assert_array_equal(np.asarray(kept[0]), np.asarray(plainly))
-
-
-@pytest.mark.parametrize(("name", "context"), [("a.zarr", "forkserver"), ("a.nc", "fork")])
-def test_workers_of_a_data_loader(name: str, context: str, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    ds, path = weather(), tmp_path / name
-    if name == "a.zarr":
-        write_store(ds, {"t2m": (7, 6, 8)}, path)
-    else:
-        ds.to_netcdf(path)
-    samples = xloader.open(path).forcing("insolation", day=lambda time: time.dt.day)
-    samples = samples.window(time=2).inputs("t2m", "insolation", "day")
-    loader = xloader.torch.data_loader(
-        samples, batch_size=4, num_workers=1, memory="4MiB", multiprocessing_context=context
-    )
-    seen = []
-    for batch in loader:
-        for row, number in enumerate(batch.ids.tolist()):
-            seen.append(number)
-            part = ds.isel(time=slice(2 * number, 2 * number + 2))
-            sun = forcings.insolation(part.time, part.lat, part.lon)
-            np.testing.assert_array_equal(batch.inputs[row, 0], part.t2m)
-            np.testing.assert_allclose(batch.inputs[row, 1], sun, atol=1e-3)
-            np.testing.assert_array_equal(batch.inputs[row, 2, :, 0, 0], part.time.dt.day)
-    assert sorted(seen) == list(range(30))
 
 
 def test_fingerprints_tell_functions_apart() -> None:

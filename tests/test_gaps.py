@@ -157,14 +157,6 @@ def test_gaps_between_numbers_only_where_asked() -> None:
         unlabelled.window(depth=4, gaps={"depth": "drop"})
 
 
-def test_runs_one_after_the_other() -> None:
-    """Where a file repeats the times of another one, windows stay within each of them."""
-    ds = xr.concat([series(HOURS[:60]), series(HOURS[:60])], dim="time")
-    samples = xloader.open(ds).window(time=10, stride=1)
-    starts = samples.positions(np.arange(len(samples)))["time"].values
-    assert starts.tolist() == [*range(51), *range(60, 111)]
-
-
 def test_every_window_crosses_a_gap() -> None:
     time = np.delete(HOURS[:50], [12, 24, 36])
     with pytest.raises(EmptySamplesError, match=r"every window crosses a gap along 'time'"):
@@ -269,15 +261,6 @@ def test_cftime_is_not_sent_through_pandas() -> None:
     time = cftime.num2date(np.delete(np.arange(60), 30), "days since 9000-01-01", "noleap")
     samples = xloader.open(series(time)).window(time="2D", stride=1)
     assert len(samples) == 57
-
-
-def test_a_slab_keeps_gaps_and_leads() -> None:
-    time = np.delete(HOURS, 50)
-    ds = xr.Dataset({"t": (("time", "x"), np.arange(399 * 4.0).reshape(-1, 4))}, {"time": time})
-    samples = xloader.open(ds).window(time=2, stride=1).inputs("t").targets("t", time="+1D")
-    slab = samples.slab("x", 1, 2)
-    assert len(slab) == len(samples) == 391
-    np.testing.assert_array_equal(slab[60][1], samples[60][1][:, 2:])
 
 
 def test_xbatcher_runs_across_gaps() -> None:

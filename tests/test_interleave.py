@@ -288,12 +288,6 @@ def test_a_weighted_set_keeps_its_weights() -> None:
     assert (rows["era5", 3], rows["era5", 40]) == (10, 30)
 
 
-def test_the_pattern_does_not_depend_on_the_seed() -> None:
-    one, other = (three().loader(batch_size=7, seed=s, output="numpy") for s in (0, 1))
-    with one, other:
-        assert [b.source.tolist() for b in one] == [b.source.tolist() for b in other]
-
-
 def test_equal_sets_come_in_orders_of_their_own() -> None:
     pairs = {"a": (samples_of("obs"), 1), "b": (samples_of("obs"), 1)}
     with xloader.interleave(pairs).loader(batch_size=8, output="numpy") as loader:
@@ -493,25 +487,6 @@ def test_states_that_do_not_fit_are_refused() -> None:
         with pytest.raises(StateError, match=text):
             own.load_state_dict(state)
     own.load_state_dict(good)
-
-
-def test_what_is_left_out_is_shown() -> None:
-    both = three()
-    with both.loader(batch_size=8, output="numpy") as loader:
-        expected = loader.explain()
-        text = str(expected)
-        list(loader)
-        assert "samples left out of each" in text
-        assert "0.5 of the rows" in text
-        assert "bottleneck" in str(loader.report())
-        assert "<table>" in expected._repr_html_()
-    assert expected.shares["obs"].num_left_out == 97 - expected.shares["obs"].num_samples
-    assert len(both) == loader.num_samples
-    uneven = three(num_samples=101).loader(
-        batch_size=8, output="numpy", world=xloader.World(0, 2), memory="1MiB"
-    )
-    assert "1 of 101 rows are left out" in str(uneven.explain())
-    assert "era5  0.5 of the rows, 60 samples" in repr(both)
 
 
 def test_a_rank_that_becomes_known_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,25 +176,6 @@ def test_worker_processes_and_pickles_read_the_same(paths: dict[str, Path]) -> N
             np.testing.assert_array_equal(batch.targets, targets)
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
-def test_forked_workers_of_a_data_loader_read_the_same(paths: dict[str, Path]) -> None:
-    doors = pytest.importorskip("xloader.torch")
-    samples = xloader.join({**paths, "static": orography()}, method="ffill").window(time=8)
-    samples = samples.field("rain", "radar/rain").field("t2m", "era5/t2m", "static/oro")
-    samples[0]
-    loader = doors.data_loader(
-        samples, batch_size=8, memory="2MiB", num_workers=2, multiprocessing_context="fork"
-    )
-    seen = []
-    for batch in loader:
-        for index, rain, t2m in zip(batch.ids, batch.rain, batch.t2m, strict=True):
-            wanted = samples[int(index)]
-            np.testing.assert_array_equal(rain, wanted[0])
-            np.testing.assert_array_equal(t2m, wanted[1])
-            seen.append(int(index))
-    assert sorted(seen) == list(range(len(samples)))
-
-
 @pytest.mark.parametrize("changed", ["era5", "radar"])
 def test_a_store_that_changes_is_an_error(changed: str, paths: dict[str, Path]) -> None:
     """The new chunks have as many bytes and decode, so only a look at the metadata shows them."""

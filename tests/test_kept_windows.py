@@ -20,7 +20,6 @@ from xloader.order import listed
 from xloader.order.cohorts import Cohorts, Members, cut_cohorts
 from xloader.order.protocol import AnyOrder
 from xloader.order.shuffle import Pace, Shuffle
-from xloader.planning import reduced_model
 from xloader.planning.cache_budget import least_nbytes
 from xloader.planning.mixing import full_mixing
 
@@ -104,39 +103,6 @@ def test_needs(case: tuple[Footprint, np.ndarray]) -> None:
                 assert own.needed(group).tolist() == sorted(wanted)
             found.append((own.num_needed, own.total_nbytes, least_nbytes(own)))
     assert found[0] == found[1]
-
-
-@given(chosen(), st.integers(1, 6))
-def test_the_part_on_which_plans_are_measured(
-    case: tuple[Footprint, np.ndarray], num_tiles: int
-) -> None:
-    footprint, flags = case
-    tiling = (1,) * len(footprint.windows.dims)
-    own = kept_as(footprint, flags, "bits")
-    # The same samples twice: ids that do not ascend are kept as a list.
-    twice = np.repeat(np.flatnonzero(flags), 2)
-    other = replace(footprint, subset=Subset(len(flags), twice))
-    parts = []
-    for given_footprint in (own, other):
-        pieces = cut_cohorts(given_footprint, tiling).pieces
-        parts.append(reduced_model._truncate(given_footprint, pieces, 0, num_tiles))
-    one, two = parts
-    assert one.windows == two.windows
-    assert one.subset is not None
-    assert two.subset is not None
-    windows = one.subset.windows_of(np.arange(len(one.subset)))
-    assert (
-        np.repeat(windows, 2).tolist() == two.subset.windows_of(np.arange(len(two.subset))).tolist()
-    )
-
-
-def test_the_latest_boxes_are_kept() -> None:
-    """Several tilings and the blocks that are needed cut alike, and are counted once."""
-    bits = WindowBits.of_flags(np.random.default_rng(0).random(400) < 0.5)
-    own = Subset(400, bits)
-    starts = (np.array([0, 7, 20]), np.array([0, 4, 20]))
-    assert own.boxed((20, 20), starts) is own.boxed((20, 20), tuple(s.copy() for s in starts))
-    assert own.boxed((20, 20), (starts[1], starts[0])) is not own.boxed((20, 20), starts)
 
 
 def test_few_samples_of_very_many_windows_are_a_list() -> None:

@@ -1,4 +1,4 @@
-"""In a Jupyter kernel: HTML is found and shown, and an interrupted loader goes on."""
+"""In a Jupyter kernel: HTML and pictures are shown, and an interrupted loader goes on."""
 
 from __future__ import annotations
 
@@ -85,3 +85,8 @@ def test_an_interrupted_cell_leaves_the_loader_usable_and_loaders_have_html(clie
         (data,) = [own["data"] for own in told if "data" in own]
         assert "xloader-card" in data["text/html"], name
         assert data["text/plain"], name
+    run(client, "import sys; assert 'matplotlib' not in sys.modules; plan = loader.explain()")
+    # Each picture is shown once, also after a semicolon.
+    for cell in ("plan.plot();", "%matplotlib inline\nplan.plot();", "plan.plot()"):
+        told = run(client, cell)
+        assert sum("image/png" in own.get("data", {}) for own in told) == 1, cell

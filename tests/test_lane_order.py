@@ -170,25 +170,6 @@ def test_how_many_come_before_a_key_is_not_one_off_by_rounding() -> None:
         assert found.tolist() == [sum(key < keys[rank] for key in keys)]
 
 
-def test_samples_with_one_key_come_by_cohort_and_then_by_rank() -> None:
-    some = shuffle_of(line_footprint(12, 2, 1), Pace((1,)), 0, 0).lane(0, 0)
-    none = np.zeros(3, np.int32)
-    lane = replace(
-        some,
-        cohort=np.array([4, 1, 3]),
-        count=np.array([2, 2, 2]),
-        start=none,
-        length=none,
-        phase=none,
-    )
-    places = [
-        (int(entry), int(rank))
-        for entries, ranks in lane.places()
-        for entry, rank in zip(entries, ranks, strict=True)
-    ]
-    assert places == [(1, 0), (1, 1), (2, 0), (2, 1), (0, 0), (0, 1)]
-
-
 def test_a_place_in_a_long_moment_is_found_without_passing_all_before_it() -> None:
     footprint = line_footprint(5_000_000, 1_000_000, 3)
     lane = shuffle_of(footprint, Pace((1,), 0, 2, 1, 2), 0, 0).lane(0, 2)

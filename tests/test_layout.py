@@ -45,34 +45,6 @@ def _layout(*variables: str, dims: Any = None, **offsets: Any) -> FieldLayout:
     return make_layouts(samples.inputs(*variables, **offsets).recipe)[0]
 
 
-@pytest.mark.parametrize(
-    ("layout", "dims", "shape"),
-    [
-        (_layout("t2m"), ("channel", "time", "lat", "lon"), (1, 3, 4, 5)),
-        (_layout("t2m", "z"), ("channel", "time", "lat", "lon"), (4, 3, 4, 5)),
-        (_layout("ens"), ("channel", "time", "lat", "lon"), (6, 3, 4, 5)),
-        (_layout("oro", "t2m", "co2"), ("channel", "time", "lat", "lon"), (3, 3, 4, 5)),
-        (_layout("t2m", time=2), ("channel", "lat", "lon"), (1, 4, 5)),
-        (_layout("z", time=slice(1, None)), ("channel", "time", "lat", "lon"), (3, 2, 4, 5)),
-        (_layout("co2"), ("channel", "time"), (1, 3)),
-        (_layout("co2", time=0), ("channel",), (1,)),
-        (_layout("soil"), ("channel", "time", "level", "lat"), (1, 3, 3, 4)),
-        (
-            _layout("z", dims={"time": 2, "level": 2}),
-            ("channel", "time", "level", "lat", "lon"),
-            (1, 2, 2, 4, 5),
-        ),
-        (
-            _layout("t2m", "oro", dims={"lon": 2, "time": 3}, lon=1),
-            ("channel", "time", "lat"),
-            (2, 3, 4),
-        ),
-    ],
-)
-def test_dims_and_shape(layout: FieldLayout, dims: tuple[str, ...], shape: tuple[int, ...]) -> None:
-    assert (layout.dims, layout.shape) == (dims, shape)
-
-
 def test_channels_are_named_variable_by_variable() -> None:
     assert _layout("z", "t2m").channels == ("z_500", "z_850", "z_0.5", "t2m")
     assert _layout("ens").channels[:4] == ("ens_0_500", "ens_0_850", "ens_0_0.5", "ens_1_500")
@@ -109,21 +81,6 @@ def test_leads_as_channels_are_short(steps: Any, expected: tuple[str, ...]) -> N
     dims, values = ("time", "step", "y", "x"), np.zeros((4, len(steps), 3, 3))
     ds = xr.Dataset({"t": (dims, values)}, coords={"step": steps})
     assert ds.xloader.window(time=1).inputs("t").channels("inputs") == expected
-
-
-def test_dtype_is_what_numpy_promotes_to() -> None:
-    assert _layout("t2m").dtype == np.float32
-    assert _layout("t2m", "oro").dtype == np.float64
-    assert _layout("mask", "t2m").dtype == np.float32
-
-
-def test_without_fields_each_windowed_numeric_variable_is_one() -> None:
-    layouts = make_layouts(_dataset().xloader.window(time=3).recipe)
-    assert [layout.name for layout in layouts] == ["t2m", "z", "ens", "co2", "swapped", "soil"]
-    by_name = {layout.name: layout for layout in layouts}
-    assert by_name["ens"].dims == ("member", "time", "level", "lat", "lon")
-    assert by_name["ens"].shape == (2, 3, 3, 4, 5)
-    assert by_name["ens"].channels is None
 
 
 @pytest.mark.parametrize(

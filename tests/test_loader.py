@@ -18,7 +18,6 @@ import xarray as xr
 import xloader
 from xloader import Samples
 from xloader.errors import ClosedError, EpochWarning
-from xloader.loader.ranks.cursor import Cursor, Position
 from xloader.testing import write_store
 
 # With memory for a few chunks, threads wait for each other, and mixing is poor.
@@ -192,15 +191,6 @@ def test_an_iterator_switches_to_another_epoch_unless_its_run_was_ended() -> Non
         assert len(list(loader)) == len(loader)
         with pytest.raises(ClosedError, match="another one over the same loader began"):
             next(replaced)
-
-
-def test_a_state_at_the_end_of_an_epoch_continues_with_the_next() -> None:
-    cursor = Cursor()
-    cursor.load(Position(2, 9), num_steps=9)
-    assert cursor.start == Position(3)
-    # A training loop that names the same position asks for the empty rest of the epoch.
-    cursor.resume(Position(2, 9))
-    assert cursor.start == Position(2, 9)
 
 
 def test_a_closed_loader_is_closed() -> None:

@@ -62,21 +62,6 @@ def difference(dataset: xr.Dataset) -> xr.Dataset:
 STATS = {"t": (0.25, 2.0), "u": (1.0, 50.0), "oro": (0.5, 0.125)}
 
 RECIPES: dict[str, Callable[[Samples], Samples]] = {
-    "default fields": lambda s: s.window(time=3, stride=2),
-    "patches": lambda s: s.window(time=2, lat=2, lon=3, stride={"lat": 1, "lon": 2}),
-    "channels and a lead": lambda s: (
-        s.window(time=5, stride=1)
-        .inputs("t", "u", "z", time=slice(0, 2))
-        .targets("t", "co2", time=4)
-    ),
-    "statics repeated": lambda s: s.window(time=2, lat=2).inputs("t", "oro").field("map", "oro"),
-    "a series repeated": lambda s: s.window(time=4, stride=3).inputs("co2", "u"),
-    "dropped dims": lambda s: (
-        s.sel(level=850).isel(lon=3).window(time=2, lat=1).inputs("z", "t", time=1, lat=0)
-    ),
-    "dilation and steps": lambda s: (
-        s.isel(time=slice(1, None, 2)).window(time=4, dilation=3, stride=1).inputs("t", "z")
-    ),
     "normalize": lambda s: (
         s.window(time=2, stride=1).inputs("t", "u", "oro").targets("u").normalize(STATS)
     ),
@@ -127,16 +112,6 @@ def assert_same(one: list[Any], other: list[Any]) -> None:
     for left, right in zip(one, other, strict=True):
         for a, b in zip(left, right, strict=True):
             np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize("memory", ["6kB", "2GiB"])
-def test_threads_and_prefetch_change_nothing(store: CountingStore, memory: str) -> None:
-    """Threads never change batches, and prefetch changes none if the memory is plenty."""
-    samples = make_samples(store)
-    once = collected(samples, threads=1, memory=memory)
-    assert_same(once, collected(samples, threads=4, memory=memory))
-    if memory == "2GiB":
-        assert_same(once, collected(samples, threads=2, memory=memory, prefetch=0))
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -226,51 +201,8 @@ def test_a_report_before_the_first_epoch(store: CountingStore) -> None:
         loader.report()
 
 
-def test_what_a_report_says(store: CountingStore) -> None:
-    with make_samples(store).loader(batch_size=4, output="numpy", memory="6kB") as loader:
-        iterator = iter(loader)
-        sizes = [sum(array.nbytes for array in next(iterator)) for _ in range(3)]
-        half = loader.report()
-        assert (half.num_steps, half.num_samples) == (3, 12)
-        assert half.delivered_nbytes == sum(sizes)
-        assert not loader.plan.is_resident
-        # Otherwise the iterator might still read after the counts are reset.
-        iterator.close()  # type: ignore[attr-defined]
-        store.reset()
-        loader.set_epoch(0)
-        for _ in loader:
-            pass
-        report = loader.report()
-        assert (report.num_steps, report.num_samples) == (len(loader), 35)
-        assert report.num_reads == report.num_requests == store.num_reads
-        assert (report.num_retries, report.num_missing) == (0, 0)
-        assert report.delivered_nbytes == 35 * (2 * 20 * 4 + 20 * 2) == 35 * sizes[0] // 4
-        assert 0 <= report.wait_seconds <= report.seconds
-        named = ("consumer", "fetch", "decode", "gather", "transform", "lock", "unclear")
-        assert report.bottleneck in named
-        for word in ("35 in 9 batches", f"{report.num_reads} requests", "delivered", "waited"):
-            assert word in str(report)
-            assert word in report._repr_html_()
-        assert report.to_dict()["num_reads"] == report.num_reads
-
-
 def test_to_explain_reads_only_labels_of_windowed_dimensions(store: CountingStore) -> None:
     store.reset()
     with make_samples(store).loader(batch_size=4, output="numpy", memory="6kB") as loader:
         loader.explain()
     assert {key.split("/")[0] for key in store.reads} == {"time"}
-
-
-def test_explaining_the_world_sums_the_ranks(store: CountingStore) -> None:
-    samples = make_samples(store)
-    options = {"batch_size": 4, "output": "numpy", "memory": "6kB"}
-    loaders = [samples.loader(**options, world=xloader.World(rank, 3)) for rank in range(3)]
-    own, world = [x.explain() for x in loaders], loaders[1].explain(scope="world")
-    for name in ("num_samples", "num_reads", "read_nbytes", "peak_nbytes"):
-        assert getattr(world, name) == sum(getattr(x, name) for x in own)
-    assert world.num_samples == 35
-    assert world.mixing == own[0].mixing == own[2].mixing
-    assert world.num_shared_reads > 0
-    assert "extra reads of chunks that ranks or workers share" in str(world)
-    with pytest.raises(OptionError, match=r"unknown scope. Given: 'all'. Allowed: 'rank' or"):
-        loaders[0].explain(scope="all")  # type: ignore[arg-type]

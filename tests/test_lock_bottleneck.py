@@ -287,10 +287,6 @@ def test_a_loop_in_python_on_several_threads(
     assert f"{report.lock_wait_seconds:.2f} s for Python's lock" in str(report)
 
 
-def test_one_thread_waits_for_no_other(clocks: Clocks) -> None:
-    assert report_of_loops(clocks, 1).bottleneck == "transform"
-
-
 def test_python_without_the_lock(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
     report = report_of_loops(clocks, 2)

@@ -12,59 +12,6 @@ from xloader.jobs.statistics.moments import LabelledMoments, Moments
 from xloader.jobs.statistics.quantile_sketch import QuantileSketch
 from xloader.jobs.statistics.stats_parts import MergeTree
 
-AXES = [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)]
-
-
-def oracle(values, axes, valid, weights):
-    """Count, mean, variance, least and greatest in float64, one cell at a time."""
-    kept = [axis for axis in range(values.ndim) if axis not in axes]
-    moved = np.moveaxis(values.astype(np.float64), kept, range(len(kept)))
-    moved_valid = np.moveaxis(valid, kept, range(len(kept)))
-    moved_weights = np.moveaxis(weights, kept, range(len(kept)))
-    shape = moved.shape[: len(kept)]
-    found = np.full((5, *shape), np.nan)
-    for cell in np.ndindex(shape):
-        keep = moved_valid[cell] & ~np.isnan(moved[cell])
-        own, heavy = moved[cell][keep], moved_weights[cell][keep]
-        found[(0, *cell)] = own.size
-        if own.size:
-            mean = np.average(own, weights=heavy)
-            found[(1, *cell)] = mean
-            found[(2, *cell)] = np.average((own - mean) ** 2, weights=heavy)
-            found[(3, *cell)], found[(4, *cell)] = own.min(), own.max()
-    return found
-
-
-@pytest.mark.parametrize("axes", AXES)
-@pytest.mark.parametrize(
-    ("dtype", "is_masked", "is_weighted"),
-    [
-        ("float32", True, True),
-        ("float64", False, True),
-        ("int16", True, False),
-        ("bool", False, False),
-    ],
-)
-def test_moments_equal_numpy(axes, dtype, is_masked, is_weighted):
-    rng = np.random.default_rng(3)
-    values = (rng.standard_normal((30, 5, 7)) * 9 + 280).astype(dtype)
-    if values.dtype.kind == "f":
-        values[rng.random(values.shape) < 0.2] = np.nan
-    valid = rng.random(values.shape) < 0.7 if is_masked else np.ones(values.shape, bool)
-    weights = rng.random((1, 5, 1)) + 0.1 if is_weighted else np.ones((1, 1, 1))
-    found = Moments.of(values, axes, valid if is_masked else None, weights if is_weighted else None)
-    count, mean, variance, least, greatest = oracle(
-        values, axes, valid, np.broadcast_to(weights, values.shape)
-    )
-    some = count > 0
-    assert_array_equal(found.count, count)
-    assert_allclose(found.mean[some], mean[some], rtol=1e-13)
-    assert_allclose(found.std[some] ** 2, variance[some], rtol=1e-10, atol=1e-12)
-    assert_array_equal(found.min[some], least[some])
-    assert_array_equal(found.max[some], greatest[some])
-    assert np.isnan(found.std[~some]).all()
-    assert np.isinf(found.min[~some]).all()
-
 
 def test_long_lines_are_taken_in_pieces():
     values = np.random.default_rng(0).standard_normal(400_001).astype(np.float32) + 1e4

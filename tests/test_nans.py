@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
 import warnings
 from typing import Any
 
@@ -124,23 +123,6 @@ def test_nobody_looks_where_nobody_is_to() -> None:
     with samples_of(0).loader(**IN_ORDER, output="numpy", on_nan="ignore") as loader:
         assert told(loader) == []
         assert loader.report().num_nan == {}
-
-
-def test_it_is_looked_for_on_the_threads_that_make_batches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    names = set()
-
-    def note(array: Any, *args: Any) -> Any:
-        names.add(threading.current_thread().name)
-        return minimum(array, *args)
-
-    minimum = np.min
-    monkeypatch.setattr(np, "min", note)
-    with samples_of().loader(**IN_ORDER, output="numpy", on_nan="count") as loader:
-        list(loader)
-    assert names
-    assert all(name.startswith("xloader-") for name in names)
 
 
 @pytest.mark.parametrize("on_nan", ["never", None, 1, ["warn"]])

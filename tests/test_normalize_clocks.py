@@ -187,9 +187,10 @@ def test_batches_are_those_of_single_samples(options: dict[str, Any], tmp_path: 
     num_seen = 0
     with samples.loader(batch_size=64, seed=3, output="numpy", **options) as loader:
         for batch in loader:
+            wanted = single[batch.ids]
             for name in samples.fields:
                 array = batch[name]
-                np.testing.assert_array_equal(array, single[batch.ids][name])
+                np.testing.assert_array_equal(array, wanted[name])
                 if name != "oro":
                     back = samples.denormalize(array, name, ids=batch.ids)
                     assert back.shape == array.shape

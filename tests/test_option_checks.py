@@ -43,9 +43,9 @@ def _of_torch(options: dict[str, Any]) -> dict[str, Any]:
 
 
 BAD: dict[str, tuple[Any, ...]] = {
-    "batch_size": (2**31, 2**70, HUGE, np.timedelta64(3, "h"), 2.0, True),
+    "batch_size": (0, 2**31, 2**70, HUGE, np.timedelta64(3, "h"), 2.0, True),
     "memory": (2**60 + 1, 2**200, HUGE, True, 2.5, b"5", np.nan, np.inf, "1e20GiB", "1025PiB"),
-    "prefetch": (2**31, 2**70, HUGE, "2"),
+    "prefetch": (-1, 2**31, 2**70, HUGE, "2"),
     "seed": (2**64, -(2**63) - 1, 2**200, HUGE, 1.5, None),
     "threads": (0, 4097, 2**40, HUGE),
     "shuffle": (np.array([1, 2]), "no", None),
@@ -65,7 +65,10 @@ def test_refused_at_every_door(samples: Samples, door: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("batch_size", 1),
         ("batch_size", 2**31 - 1),
+        ("prefetch", 0),
+        ("threads", 1),
         ("seed", 2**64 - 1),
         ("seed", -(2**63)),
         ("threads", 4096),
@@ -75,14 +78,14 @@ def test_refused_at_every_door(samples: Samples, door: str, name: str) -> None:
         ("shuffle", np.True_),
     ],
 )
-def test_the_greatest_is_allowed(name: str, value: Any) -> None:
+def test_the_least_and_the_greatest_are_allowed(name: str, value: Any) -> None:
     assert getattr(LoaderOptions(**{name: value}), name) == value
 
 
 RULES: dict[str, tuple[Any, ...]] = {
-    "max_amplification": (10**400, HUGE, np.inf, np.nan, np.timedelta64(3, "h")),
-    "lanes": (2**31, 2**70, HUGE),
-    "spread": (2**31, 2**70, HUGE, 0.5),
+    "max_amplification": (0.99, 10**400, HUGE, np.inf, np.nan, np.timedelta64(3, "h")),
+    "lanes": (0, 2**31, 2**70, HUGE),
+    "spread": (-1, 2**31, 2**70, HUGE, 0.5),
 }
 
 
@@ -91,7 +94,12 @@ def test_rules_are_refused_where_they_are_made(name: str) -> None:
     for value in RULES[name]:
         with pytest.raises(OptionError, match=rf"^{name} .*Given: "):
             PlanRules(**{name: value})
-    assert PlanRules(max_amplification=1e300).max_amplification == 1e300
+    for options in (
+        {"lanes": 1, "spread": 0},
+        {"max_amplification": 1.0},
+        {"max_amplification": 1e300},
+    ):
+        assert vars(PlanRules(**options)).items() >= options.items()
 
 
 @pytest.mark.parametrize("door", DOORS)

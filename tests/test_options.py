@@ -10,32 +10,9 @@ from xloader.core.options import LoaderOptions, OnDevice, PlanRules, make_option
 from xloader.core.ranks import World
 from xloader.errors import OptionError
 
-KINDS = {"max_amplification": PlanRules, "lanes": PlanRules, "spread": PlanRules}
-
 
 def options(**changes: Any) -> LoaderOptions:
     return LoaderOptions(**{"batch_size": 8, "world": World(), **changes})
-
-
-@pytest.mark.parametrize(
-    ("name", "bad", "least"),
-    [
-        ("batch_size", 0, 1),
-        ("prefetch", -1, 0),
-        ("max_amplification", 0.99, 1.0),
-        ("threads", 0, 1),
-        ("lanes", 0, 1),
-        ("spread", -1, 0),
-    ],
-)
-def test_too_small_by_the_least_step(name: str, bad: float, least: float) -> None:
-    with pytest.raises(OptionError) as caught:
-        KINDS.get(name, options)(**{name: bad})
-    error = caught.value
-    assert error.what == f"{name} is too small"
-    assert (error.given, error.allowed) == (bad, f">= {least}")
-    assert f"Given: {bad}. Allowed: >= {least}" in str(error)
-    assert getattr(KINDS.get(name, options)(**{name: least}), name) == least
 
 
 @pytest.mark.parametrize(

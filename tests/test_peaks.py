@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xloader
@@ -99,6 +99,7 @@ def test_what_is_left_of_an_epoch_needs_less() -> None:
     assert left <= (2 * 32 + 4) * STEP < whole
 
 
+@settings(max_examples=max(settings().max_examples // 2, 5))
 @given(case=cases(), rank=st.integers(0, 2), data=st.data())
 def test_what_was_measured_is_within_what_was_expected(
     case: Case, rank: int, data: st.DataObject

@@ -5,63 +5,14 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
-import xarray as xr
-from hypothesis import given
-from hypothesis import strategies as st
 
-import xloader
 from tests.ground import all_ids, line_footprint, plan_of
-from xloader.core.options import LoaderOptions
-from xloader.errors import MemoryBudgetError
 from xloader.order.shuffle import Pace
 from xloader.planning.epoch import Epoch
-from xloader.planning.make_plan import make_plan
 from xloader.planning.plan import Budget, Plan
 from xloader.planning.reduced_model import PlanGoal
 from xloader.planning.search import find_plan
-from xloader.recipe.demands import make_footprint
-from xloader.recipe.layout import make_layouts
-
-
-@given(
-    st.integers(0, 10**9),
-    st.integers(0, 10**6),
-    st.integers(1, 8),
-    st.integers(0, 10**6),
-    st.integers(1, 5),
-)
-def test_memory_is_divided_without_going_over(
-    memory: int, batch: int, num_batches: int, max_chunk: int, lanes: int
-) -> None:
-    budget = Budget(memory, batch, num_batches, max_chunk, lanes)
-    used = budget.batches_nbytes + budget.in_flight_nbytes + lanes * budget.lane_nbytes
-    assert memory - lanes < used <= memory
-    assert budget.in_flight_nbytes >= max(memory // 16, 2 * max_chunk)
-
-
-@given(
-    st.integers(0, 10**6),
-    st.integers(1, 8),
-    st.integers(0, 10**6),
-    st.integers(1, 5),
-    st.integers(1, 10**6),
-)
-def test_the_least_memory_is_enough_and_a_byte_less_is_not(
-    batch: int, num_batches: int, max_chunk: int, lanes: int, lane_nbytes: int
-) -> None:
-    budget = Budget(0, batch, num_batches, max_chunk, lanes)
-    least = budget.minimum_nbytes(lane_nbytes)
-    enough = replace(budget, memory_nbytes=least)
-    enough.check(lane_nbytes)
-    assert enough.lane_nbytes >= lane_nbytes
-    with pytest.raises(MemoryBudgetError) as caught:
-        replace(budget, memory_nbytes=least - 1).check(lane_nbytes)
-    error = caught.value
-    assert error.minimum_nbytes == least
-    assert f"Given: memory={least - 1} bytes. Allowed: at least {least} bytes" in str(error)
-    assert "To mend it: pass memory=" in str(error)
 
 
 def test_a_plan_survives_json() -> None:
@@ -113,30 +64,6 @@ def test_the_line_of_runs_with_the_fewest_reads_is_taken() -> None:
         )
     assert all(a >= b >= c for a, b, c in zip(*reads, strict=True))
     assert sum(reads[0]) > sum(reads[1]) > sum(reads[2])
-
-
-def test_with_lanes_given_the_plan_is_the_same_on_every_world_size() -> None:
-    values = np.zeros((960, 4), np.float32)
-    dataset = xr.Dataset({"x": (("time", "lat"), values)}).chunk({"time": 16})
-    samples = xloader.open(dataset).window(time=3, stride=1)
-    layouts = make_layouts(samples.recipe)
-    footprint = make_footprint(samples.recipe, layouts)
-
-    def plan(world_size: int, lanes: int | None) -> Plan:
-        options = LoaderOptions(
-            batch_size=16 // world_size,
-            memory=12_000,
-            plan=xloader.PlanRules(lanes=lanes),
-            world=xloader.World(world_size - 1, world_size),
-        )
-        return make_plan(footprint, layouts, options)
-
-    assert plan(1, 4) == plan(2, 4) == plan(4, 4)
-    assert not plan(1, 4).is_resident
-    # If each rank has a lane of its own, its memory serves that lane alone.
-    assert plan(1, None).pace.lanes == 1
-    assert plan(2, None).pace.lanes == 2
-    assert plan(2, None).budget.num_lanes == 1
 
 
 BILLION = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from textwrap import dedent
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -315,22 +314,6 @@ def test_ipython_shows_a_picture_as_a_figure(stored):
     data, _ = formatter.format(figure)
     assert data["image/png"].startswith(b"\x89PNG")
     assert figure.is_shown
-
-
-def test_a_kernel_shows_each_picture_once_also_after_a_semicolon():
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
-    first = """
-        import sys, numpy as np, xarray as xr, xloader
-        samples = xloader.open(xr.Dataset({"t": (("time", "x"), np.ones((60, 4)))})).window(time=3)
-        plan = samples.explain(batch_size=4)
-        assert "matplotlib" not in sys.modules
-    """
-    cells = [dedent(first), "plan.plot();", "%matplotlib inline\nplan.plot();", "plan.plot()"]
-    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)))
-    nbclient.NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
-    shown = [[list(each["data"]) for each in cell.outputs] for cell in notebook.cells]
-    assert [sum("image/png" in kinds for kinds in outputs) for outputs in shown] == [0, 1, 1, 1]
 
 
 def test_pictures_leave_backend_and_settings_alone(stored):

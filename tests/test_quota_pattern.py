@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 from fractions import Fraction
 from itertools import pairwise
-from math import ceil, floor
+from math import ceil
 
 import pytest
 from hypothesis import given
@@ -15,26 +14,6 @@ from xloader.errors import OptionError
 from xloader.loader.interleaved.sample_sets import Interleaving
 from xloader.loader.interleaved.set_loaders import share_memory
 from xloader.order.quota_pattern import QuotaPattern
-
-WEIGHTS = st.lists(st.integers(1, 9) | st.integers(1, 2000), min_size=1, max_size=8)
-
-
-@given(weights=WEIGHTS, begin=st.integers(0, 300))
-def test_every_prefix_has_the_exact_proportions(weights: list[int], begin: int) -> None:
-    pattern = QuotaPattern.of([Fraction(weight, 7) for weight in weights])
-    shares = [Fraction(weight, sum(weights)) for weight in weights]
-    dealt = pattern.sets(0, begin + 300).tolist()
-    given = [0] * len(weights)
-    for num_rows, index in enumerate(dealt, 1):
-        given[index] += 1
-        for own, share in zip(given, shares, strict=True):
-            assert floor(share * num_rows) <= own <= ceil(share * num_rows)
-    # Any stretch, any count and a copy agree with the whole.
-    assert pattern.sets(begin, begin + 300).tolist() == dealt[begin:]
-    assert pattern.counts(begin + 300) == tuple(given)
-    assert pickle.loads(pickle.dumps(pattern)).counts(begin) == tuple(
-        dealt[:begin].count(index) for index in range(len(weights))
-    )
 
 
 @given(

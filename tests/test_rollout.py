@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xloader
@@ -61,6 +61,7 @@ def test_windows_grow_and_every_epoch_is_whole() -> None:
             assert len(batches) == expected.num_steps
 
 
+@settings(max_examples=max(settings().max_examples // 2, 5))
 @given(epoch=st.integers(0, 4), step=st.integers(0, 12))
 def test_a_stop_anywhere_changes_nothing(epoch: int, step: int) -> None:
     whole = epochs(6)

@@ -80,44 +80,6 @@ def test_default_fields_equal_isel(source: Any, make: Any, index: int, plain: An
         assert array.shape == samples.shapes[name]
 
 
-def _stack(*arrays: xr.DataArray) -> np.ndarray:
-    return np.stack(np.broadcast_arrays(*(array.to_numpy() for array in arrays)))
-
-
-NAMED_FIELDS: dict[
-    str, tuple[Callable[[Samples], Samples], int, Callable[..., list[np.ndarray]]]
-] = {
-    "statics": (
-        lambda s: s.window(time=2, lat=3, lon=4).inputs("oro", "t2m"),
-        3,
-        lambda d: [_stack(d.oro[3:, 4:].expand_dims(time=2), d.t2m[:2, 3:, 4:])],
-    ),
-    "a series repeated in space": (
-        lambda s: s.window(time=2).inputs("t2m", "co2"),
-        3,
-        lambda d: [_stack(d.t2m[6:8], d.co2[6:8].expand_dims(lat=6, lon=8).transpose("time", ...))],
-    ),
-    "all dims dropped": (
-        lambda s: s.window(time=1, lat=1, lon=1).inputs("t2m", "oro", time=0, lat=0, lon=0),
-        8 * 48 + 3 * 8 + 5,
-        lambda d: [_stack(d.t2m[8, 3, 5], d.oro[3, 5])],
-    ),
-}
-
-
-@pytest.mark.parametrize(("make", "index", "plain"), NAMED_FIELDS.values(), ids=NAMED_FIELDS)
-def test_named_fields_equal_stacks(source: Any, make: Any, index: int, plain: Any) -> None:
-    samples = make(xloader.open(source))
-    actual, expected = samples[index], plain(_dataset())
-    assert len(actual) == len(expected) == len(samples.fields)
-    for array, wanted in zip(actual, expected, strict=True):
-        np.testing.assert_array_equal(array, wanted)
-        assert array.shape == wanted.shape
-    batch = samples[[index, 0]]
-    assert [array.shape for array in batch] == [(2, *array.shape) for array in actual]
-    np.testing.assert_array_equal(batch[0][0], actual[0])
-
-
 @pytest.mark.parametrize("together", [["t2m", "z"], ("t2m", "z")])
 def test_variables_may_come_as_one_sequence(together: Any) -> None:
     samples = _dataset().xloader.window(time=2)
@@ -305,17 +267,3 @@ def test_bad_input_says_what_is_wrong(error: type[Exception], act: Any, message:
     with pytest.raises(error, match=message) as caught:
         act(_dataset().xloader)
     assert type(caught.value) is error
-
-
-def test_several_samples_as_a_dataset() -> None:
-    values = np.arange(40.0).reshape(20, 2)
-    ds = xr.Dataset({"t": (("time", "x"), values)}, {"time": np.arange(20) * 3})
-    samples = ds.xloader.window(time=4)
-    for asked, ids in (([1, 3], [1, 3]), (slice(1, 3), [1, 2]), (np.array([-1]), [4])):
-        several = samples.to_xarray(asked)
-        assert several["t"].dims == ("sample", "time", "x")
-        assert several["sample"].values.tolist() == ids
-        for one, index in zip(several["t"].values, ids, strict=True):
-            np.testing.assert_array_equal(one, samples.to_xarray(index)["t"])
-        labels = [samples.to_xarray(index)["time"].values.tolist() for index in ids]
-        assert several["time_label"].values.tolist() == labels

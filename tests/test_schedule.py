@@ -172,18 +172,6 @@ def test_as_many_gaps_are_kept_as_by_any_policy(entries: Moments, pool: int) -> 
     assert least.num_reads - found.num_reads == most_kept(gaps, room)
 
 
-def test_what_is_needed_farthest_ahead_is_dropped() -> None:
-    rows = [(0, 1, 0, 0), (1, 2, 1, 1), (2, 3, 2, 2), (1, 2, 4, 4), (0, 1, 6, 6)]
-    found = Schedule(line_footprint(3, 1, 1), Moments.of(rows), 2).residences[0]
-    spans = zip(found.block, found.first_moment, found.last_moment, strict=True)
-    assert sorted(tuple(map(int, span)) for span in spans) == [
-        (0, 0, 0),
-        (0, 6, 6),
-        (1, 1, 4),
-        (2, 2, 2),
-    ]
-
-
 @given(some_entries(38), st.integers(0, 60), st.data())
 def test_entries_that_hand_out_nothing_hold_nothing(
     entries: Moments, pool: int, data: st.DataObject
@@ -274,21 +262,3 @@ def test_a_resumed_epoch_counts_the_needs_of_what_is_left_alone() -> None:
         (lane,) = rest.lanes(range(1))
         assert lane.schedule.num_reads < 60
     assert 0 < sum(found) < 100
-
-
-def test_an_epoch_is_counted_a_few_thousand_entries_at_a_time() -> None:
-    footprint = line_footprint(10**6, 10, 3)
-    (lane,) = Epoch(footprint, plan_of(Pace((1,), 0, 500, 8, 10)), 0, 0).lanes(range(1))
-    most = 0
-    needs = Footprint.needs
-
-    def watched(self: Footprint, group: Group, boxes: Boxes) -> tuple[Ints, Ints]:
-        nonlocal most
-        most = max(most, len(boxes))
-        return needs(self, group, boxes)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Footprint, "needs", watched)
-        assert lane.schedule.num_reads >= 10**5
-        assert len(lane.schedule.residences[0].offsets) == 200_000
-    assert 0 < most <= 1 << 15

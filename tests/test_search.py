@@ -83,22 +83,6 @@ def test_patches_grow_their_tile_to_the_planes_that_they_straddle(
     assert mixing(footprint, plan) > 0.9 * full_mixing(footprint, 16)
 
 
-@pytest.mark.parametrize("room", [1, 2, 5, 40])
-@pytest.mark.parametrize(
-    "footprint",
-    [
-        pytest.param(line_footprint(3200, 16, 1), id="single steps"),
-        pytest.param(line_footprint(3200, 16, 8, stride=8), id="two windows a chunk"),
-        pytest.param(line_footprint(3200, 16, 16, stride=16), id="a chunk a window"),
-        pytest.param(box_footprint((32, 32, 32), (4, 8, 8), (1, 1, 1)), id="points in 3-d"),
-    ],
-)
-def test_without_straddling_each_chunk_is_read_once(footprint: Footprint, room: int) -> None:
-    chunk = footprint.groups[0].block_nbytes(np.array([0]))[0]
-    plan = find_plan(footprint, room_for(room * int(chunk)), PlanGoal(16, 1))
-    assert [amplification(footprint, plan, 0, epoch) for epoch in range(3)] == [1.0] * 3
-
-
 def test_a_chunk_a_sample_is_a_full_shuffle_without_a_pool() -> None:
     footprint = line_footprint(3200, 16, 16, stride=16)
     plan = find_plan(footprint, room_for(40 * 16), PlanGoal(16, 1))
@@ -115,17 +99,6 @@ def test_what_fits_is_read_little_more_than_once_by_several_lanes(lanes: int) ->
     num_reads = sum(lane.schedule.num_reads for lane in every)
     # Two lanes may be in two processes, which share no chunks.
     assert 200 < num_reads <= 1.05 * 200
-
-
-def test_more_memory_mixes_better() -> None:
-    footprint = line_footprint(3200, 16, 1)
-    mixed = [
-        mixing(footprint, find_plan(footprint, room_for(room * 16), PlanGoal(16, 1)))
-        for room in (2, 4, 8, 16, 64)
-    ]
-    assert mixed == sorted(mixed)
-    assert mixed[0] < 2
-    assert mixed[-1] > 0.95 * full_mixing(footprint, 16)
 
 
 @pytest.mark.parametrize("lanes", [1, 2])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,15 +12,11 @@ from hypothesis import strategies as st
 from tests.ground import (
     all_ids,
     box_footprint,
-    footprints,
     line_footprint,
     shuffle_of,
 )
-from tests.test_lane_order import paces
 from xloader.core.counter_rng import permutation
-from xloader.core.footprint import Footprint
 from xloader.errors import OptionError
-from xloader.order.cohorts import Cohorts
 from xloader.order.shuffle import RUN_ORDER, Pace, Shuffle, positions
 from xloader.planning.epoch import Epoch
 from xloader.planning.plan import Budget
@@ -49,83 +44,6 @@ def slow_positions(runs: list[list[int]], num_streams: int) -> dict[int, int]:
         if turn < len(stream)
     ]
     return {tile: position for position, tile in enumerate(turns)}
-
-
-def slow_interval(
-    cohorts: Cohorts, cohort: int, position: dict[int, int], pace: Pace
-) -> tuple[int, int]:
-    """Return the start and length of a cohort's interval, from the positions of its tiles."""
-    pieces = cohorts.pieces[pace.run_dim]
-    piece = np.unravel_index(cohort, cohorts.shape)[pace.run_dim]
-    home = int(cohorts.tiles[cohort])
-    if pace.spread >= len(position):
-        return 0, len(position)
-    if pieces.reach == 0 or pieces.reach > pace.spread:
-        return position[home], pace.spread
-    index = list(np.unravel_index(home, cohorts.home_shape))
-    touched = []
-    for lo, hi in zip(pieces.touch_lo[:, piece], pieces.touch_hi[:, piece], strict=True):
-        for along in range(lo, hi):
-            index[pace.run_dim] = along
-            touched.append(int(np.ravel_multi_index(index, cohorts.home_shape)))
-    here = [position[tile] for tile in [*touched, home] if tile in position]
-    is_together = len(here) == len(touched) + 1 and not pieces.is_beyond_homes[piece]
-    length = max(min(here) + pace.spread - max(here), 0) if is_together else 0
-    return max(here), length
-
-
-def check_intervals(shuffle: Shuffle) -> set[str]:
-    """Compare every cohort of every lane with its definition; return the kinds of interval met."""
-    pace, cohorts, runs = shuffle.pace, shuffle.cohorts, slow_runs(shuffle)
-    place = {tile: i for i, tile in enumerate(tile for run in runs for tile in run)}
-    line = sorted(range(len(cohorts)), key=lambda c: (place[int(cohorts.tiles[c])], c))
-    owner = [cohort for cohort in line for _ in range(cohorts.num_samples[cohort])]
-    met = set()
-    for number in range(pace.lanes):
-        lane = shuffle.lane(number, pace.spread)
-        begin, end = number * len(owner) // pace.lanes, (number + 1) * len(owner) // pace.lanes
-        own = list(dict.fromkeys(owner[begin:end]))
-        assert sorted(lane.cohort.tolist()) == sorted(own)
-        assert lane.start.tolist() == sorted(lane.start.tolist())
-        homes = {int(cohorts.tiles[cohort]) for cohort in own}
-        position = slow_positions([[t for t in run if t in homes] for run in runs], pace.streams)
-        for cohort, start, length in zip(
-            lane.cohort.tolist(), lane.start.tolist(), lane.length.tolist(), strict=True
-        ):
-            assert (start, length) == slow_interval(cohorts, cohort, position, pace)
-            is_part = 0 < length < pace.spread
-            met.add("in part" if is_part else "in full" if length else "at once")
-    return met
-
-
-@given(st.data(), footprints())
-def test_every_cohort_has_the_interval_of_its_tiles(
-    data: st.DataObject, footprint: Footprint
-) -> None:
-    pace = replace(data.draw(paces(len(footprint.windows.dims))), visits=1)
-    check_intervals(shuffle_of(footprint, pace, 5, data.draw(st.integers(0, 9))))
-
-
-@pytest.mark.parametrize("lanes", [1, 3])
-@pytest.mark.parametrize(
-    "footprint",
-    [
-        pytest.param(line_footprint(150, 4, 2), id="two tiles"),
-        pytest.param(line_footprint(150, 4, 7), id="three tiles"),
-        pytest.param(line_footprint(150, 4, 12, spans=((0, 1, 1), (9, 1, 2))), id="a lead"),
-        pytest.param(line_footprint(150, 4, 4, stride=9), id="tiles that are home to none"),
-        pytest.param(box_footprint((60, 20), (4, 8), (2, 2)), id="two dimensions"),
-    ],
-)
-def test_cohorts_that_straddle_have_the_interval_of_their_tiles(
-    footprint: Footprint, lanes: int
-) -> None:
-    met = set()
-    for epoch, (run, streams, spread) in enumerate([(1, 1, 9), (6, 3, 9), (9, 2, 6), (4, 4, 5)]):
-        pace = Pace((1,) * len(footprint.windows.dims), 0, run, streams, spread, lanes)
-        met |= check_intervals(shuffle_of(footprint, pace, 0, epoch))
-    assert "at once" in met
-    assert len(met) > 1
 
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=15), st.integers(1, 6))

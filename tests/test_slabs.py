@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xloader
@@ -27,6 +27,7 @@ def options(**more: Any) -> dict[str, Any]:
     return {"batch_size": 4, "memory": "40KiB", "output": "numpy", **more}
 
 
+@settings(max_examples=max(settings().max_examples // 2, 5))
 @given(
     size=st.integers(1, 5),
     window=st.sampled_from([1, 3]),

@@ -108,7 +108,7 @@ def stacking_cases(draw: st.DrawFn) -> Case:
     return case
 
 
-@settings(max_examples=max(settings().max_examples // 2, 5))
+@settings(max_examples=max(settings().max_examples // 4, 5))
 @given(case=stacking_cases())
 def test_stacks_hold_what_xarray_gives(case: Case) -> None:
     check_case(case)

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import math
-from itertools import pairwise, permutations
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -81,26 +81,6 @@ def test_the_rest_is_what_would_have_come(case: Case, data: st.DataObject) -> No
             return
         # The next epoch equals that of a run without a stop.
         assert [contents(batch) for batch in other] == after
-
-
-@given(case=cases(), data=st.data())
-def test_stopping_often_changes_nothing(case: Case, data: st.DataObject) -> None:
-    with case.loader() as loader:
-        whole = [contents(batch) for batch in loader]
-    stops = data.draw(st.lists(st.integers(0, len(whole)), max_size=4).map(sorted))
-    found: list[Any] = []
-    loader = case.loader()
-    state = saved(loader)
-    for begin, end in pairwise([0, *stops, len(whole)]):
-        loader = case.loader()
-        loader.load_state_dict(state)
-        if begin == end:
-            continue
-        batches = iter(loader)
-        found += [contents(next(batches)) for _ in range(end - begin)]
-        state = saved(loader)
-        loader.close()
-    assert found == whole
 
 
 def line(num_samples: int = 400) -> xr.Dataset:
@@ -403,18 +383,6 @@ def test_states_go_on_that_told_a_number_of_processes() -> None:
     assert [batch.ids.tolist() for batch in loader] == rest
 
 
-def test_explain_after_loading_is_of_the_remainder() -> None:
-    samples = opened().window(time=1)
-    loader = loader_of(samples)
-    whole = loader.explain()
-    loader.load_state_dict(sign({**saved(loader), "step": 20}))
-    assert loader.explain().num_steps == 5 < whole.num_steps
-    loader.load_state_dict(sign({**saved(loader), "step": 20, "seed": 7}))
-    other = loader_of(samples, seed=7)
-    other.load_state_dict(sign({**saved(other), "step": 20}))
-    assert loader.explain() == other.explain()
-
-
 def test_fewer_ranks_must_have_room_for_all_lanes() -> None:
     samples = opened().window(time=1)
     two = {"batch_size": 16, "memory": "24KiB", "world_size": 2}
@@ -467,19 +435,6 @@ def test_numbers_of_numpy_are_as_good() -> None:
     for epoch in (1.5, True, "1", None, 1 << 63):
         with pytest.raises(OptionError, match="no such epoch"):
             loader.set_epoch(epoch)  # type: ignore[arg-type]
-
-
-def test_an_epoch_chosen_and_given_up_again_changes_nothing() -> None:
-    loader = loader_of(opened().window(time=1))
-    batches = iter(loader)
-    for _ in range(3):
-        next(batches)
-    loader.set_epoch(1)
-    loader.set_epoch(0)
-    next(batches)
-    assert (saved(loader)["epoch"], saved(loader)["step"]) == (0, 4)
-    assert len(list(batches)) == 21
-    assert loader.epoch == 1
 
 
 def test_checkpoints_around_a_state_and_closed_loaders_are_refused() -> None:

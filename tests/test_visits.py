@@ -8,8 +8,6 @@ from collections import Counter
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given
-from hypothesis import strategies as st
 
 import xloader
 from tests.ground import (
@@ -21,40 +19,11 @@ from tests.ground import (
 from tests.test_search import amplification, mixing, room_for
 from xloader.core.footprint import Footprint
 from xloader.loader.ranks.state import sign
-from xloader.order.shuffle import Pace, deal_visits, lay_out
+from xloader.order.shuffle import Pace, deal_visits
 from xloader.planning.epoch import Epoch
 from xloader.planning.reduced_model import PlanGoal
 from xloader.planning.search import find_plan
 from xloader.testing import CountingStore, write_store
-
-
-@given(
-    counts=st.lists(st.integers(1, 40), min_size=1, max_size=8),
-    others=st.integers(0, 60),
-    num_passes=st.integers(1, 9),
-    key=st.integers(0, 5),
-)
-def test_each_rank_is_dealt_once_and_evenly(
-    counts: list[int], others: int, num_passes: int, key: int
-) -> None:
-    count, tile = np.array(counts), np.array(counts) + others
-    row, first_rank, num_ranks, edges = deal_visits(
-        count, tile, num_passes, key, np.arange(len(count)) * 3
-    )
-    assert len(edges) == num_passes + 1
-    pass_of = np.repeat(np.arange(num_passes), np.diff(edges))
-    for cohort, size in enumerate(counts):
-        own = row == cohort
-        ranks = [
-            rank
-            for first, num in zip(first_rank[own], num_ranks[own], strict=True)
-            for rank in range(first, first + num)
-        ]
-        assert ranks == list(range(size))
-        assert len(set(pass_of[own].tolist())) == own.sum()
-        times = max(-(-size * num_passes // int(tile[cohort])), 1)
-        assert own.sum() == min(times, size, num_passes)
-        assert num_ranks[own].max() - num_ranks[own].min() <= 1
 
 
 def test_which_passes_a_rare_cohort_takes_part_in_is_drawn() -> None:
@@ -177,8 +146,3 @@ def test_blocks_that_only_other_visits_use_are_freed() -> None:
     loader.load_state_dict(sign(state))
     with loader:
         assert sorted(np.concatenate([batch.ids for batch in loader])) == list(range(7))
-
-
-def test_stretches_are_laid_out_forwards_and_backwards() -> None:
-    elements = lay_out(np.array([4, 0]), np.array([3, 2]), np.array([1, 0], np.uint64))
-    assert elements.tolist() == [6, 5, 4, 0, 1]

@@ -5,13 +5,11 @@ import pickle
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ground import slow_starts, with_gaps
 from xloader.core.windows import Segments, Windows
-from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
 
 
 @st.composite
@@ -24,17 +22,6 @@ def some_windows(draw: st.DrawFn) -> Windows:
     sizes, window_sizes, strides, dilations = zip(*columns, strict=True)
     dims = ("a", "b", "c")[: len(columns)]
     return draw(with_gaps(Windows(dims, sizes, window_sizes, strides, dilations)))
-
-
-@given(some_windows())
-def test_ids_count_positions_in_c_order(windows: Windows) -> None:
-    counts = [len(slow_starts(windows, dim)) for dim in range(len(windows.dims))]
-    expected = list(itertools.product(*map(range, counts)))
-    assert windows.num_positions == tuple(counts)
-    assert len(windows) == len(expected)
-    ids = np.arange(len(windows))
-    assert [tuple(row) for row in windows.positions_of(ids).tolist()] == expected
-    assert windows.ids_of(np.array(expected)).tolist() == ids.tolist()
 
 
 @given(some_windows())
@@ -98,15 +85,6 @@ def test_windows_beyond_the_ends(windows: Windows) -> None:
     assert beyond == {end: windows.num_beyond(end) for end in beyond}
 
 
-def test_gaps_that_leave_no_window() -> None:
-    segments = (Segments.between(8, np.array([4])),)
-    assert len(Windows(("t",), (8,), (4,), (4,), (1,), segments=segments)) == 2
-    with pytest.raises(EmptySamplesError, match=r"every window crosses a gap along 't'.*allow"):
-        Windows(("t",), (8,), (5,), (1,), (1,), segments=segments)
-    with pytest.raises(OptionError, match=r"a lead beyond the window leaves .*'t'.*9.*at most 8"):
-        Windows(("t",), (8,), (2,), (1,), (1,), extents=(9,))
-
-
 def test_a_window_that_ends_where_the_dimension_ends_drops_none() -> None:
     assert Windows(("t",), (10,), (3,), (1,), (1,)).num_dropped == 0
     assert Windows(("t",), (10,), (4,), (4,), (1,)).num_dropped == 1
@@ -114,10 +92,3 @@ def test_a_window_that_ends_where_the_dimension_ends_drops_none() -> None:
     # before the end.
     assert Windows(("t",), (89,), (32,), (8,), (1,)).num_dropped == 1
     assert Windows(("t",), (89,), (17,), (8,), (1,)).num_dropped == 0
-
-
-@pytest.mark.parametrize("bad", [-1, 4])
-def test_an_id_out_of_range_names_itself_and_the_range(bad: int) -> None:
-    windows = Windows(("t", "x"), (2, 2), (1, 1), (1, 1), (1, 1))
-    with pytest.raises(SampleIndexError, match=rf"Given: {bad}\. Allowed: \[0, 4\)"):
-        windows.positions_of(np.array([0, bad, 1]))

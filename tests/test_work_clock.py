@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +14,7 @@ import xarray as xr
 
 import xloader
 from xloader.engine import tally as work_clock
-from xloader.engine.tally import Tally, WorkClock, WorkTime
+from xloader.engine.tally import Tally, WorkClock
 from xloader.testing import write_store
 
 IS_COUNTED = Path("/proc/thread-self/schedstat").exists()
@@ -44,12 +42,6 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     monkeypatch.setattr(work_clock, "_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(WorkClock, "core_seconds", lambda _: clocks.core)
     return clocks
-
-
-def in_thread(task: Callable[[], object]) -> None:
-    thread = threading.Thread(target=task)
-    thread.start()
-    thread.join()
 
 
 def test_tasks_of_each_kind_are_timed_apart(clocks: Clocks) -> None:
@@ -116,41 +108,6 @@ def test_a_spell_stands_for_the_pause_before_it(
     clocks.wall, clocks.cpu, clocks.core = clocks.wall + 1.0, clocks.cpu + 0.5, 1.25
     clock.end()
     assert clock.take() == {"load": pytest.approx((4.0, 2.0, 1.0))}
-
-
-def test_a_tally_adds_what_the_clocks_of_all_workers_have_read() -> None:
-    tally = Tally()
-    tally.add_work({"own": WorkTime(1.0, 0.5, 0.25)})
-    tally.add_work({"own": WorkTime(2.0, 1.0, 0.5), "finish": WorkTime(4.0)})
-    tally.add_work({})
-    nothing = dict.fromkeys(("load", "native"), (0.0,) * 3)
-    assert tally.work == {"own": (3.0, 1.5, 0.75), "finish": (4.0, 0.0, 0.0), **nothing}
-
-
-def test_waiting_for_anything_else_is_what_is_left() -> None:
-    assert WorkTime(10.0, 3.0, 2.0).other_seconds == 5.0
-    # Waits for a core after a pause are counted, but the pause is not.
-    assert WorkTime(1.0, 0.5, 2.0).other_seconds == 0.0
-    assert WorkTime(1.0, 2.0, 3.0).plus(WorkTime(10.0, 20.0, 30.0)) == (11.0, 22.0, 33.0)
-
-
-@pytest.mark.skipif(not IS_COUNTED, reason="this system does not count waits for a core")
-def test_a_thread_reads_its_own_waits_for_a_core() -> None:
-    found = []
-
-    def read() -> None:
-        clock = WorkClock()
-        with Path("/proc/thread-self/schedstat").open() as file:
-            before = int(file.read().split()[1]) * 1e-9
-        found.append(clock.core_seconds() - before)
-        clock.close()
-        # A closed clock still ticks.
-        found.append(clock.core_seconds())
-
-    in_thread(read)
-    # The thread may have waited once more between both readings, but did not lose any.
-    assert found[0] >= 0.0
-    assert found[1] == 0.0
 
 
 @pytest.mark.parametrize("text", ["", "1", "a b c", None])

@@ -37,11 +37,11 @@ from xloader.torch import IterableDataset, data_loader
 def train(door, folder):
     samples = xloader.open(folder).window(time=1)
     settings = {"num_workers": 2, "persistent_workers": True}
+    settings["multiprocessing_context"] = "forkserver"
     if door == "data_loader":
         loader = data_loader(samples, 8, memory="64KiB", **settings)
     else:
         stream = IterableDataset(samples, 8, memory="64KiB")
-        settings["multiprocessing_context"] = "forkserver"
         loader = DataLoader(stream, batch_size=None, **settings)
     batches = []
     def begin():

@@ -58,6 +58,10 @@ def as_share(memory: Any) -> Any:
     return share
 
 
+# Numbers and units as dask's `parse_bytes` takes them. To import dask takes longer than most plans.
+_TEXT = re.compile(r"(?s)\A(.*?)(?:([kmgtp])(i?))?b?\Z")
+
+
 def parse_nbytes(memory: int | str) -> int:
     """Parse a number of bytes from text such as ``"512MiB"``, or check a number."""
     nbytes = _nbytes_of(memory)
@@ -74,15 +78,11 @@ def parse_nbytes(memory: int | str) -> int:
 
 def _nbytes_of(memory: Any) -> int:
     """The number of bytes, or 0 if it cannot be parsed."""
-    if not is_number(memory) and not isinstance(memory, str):
-        return 0
     try:
         if isinstance(memory, str):
-            # Imported only here: importing dask takes longer than most plans.
-            from dask.utils import parse_bytes
-
-            return parse_bytes(memory)
-        nbytes = int(memory)
+            number, prefix, middle = _TEXT.findall(memory.replace(" ", "").lower())[0]
+            return int(float(number or 1) * (1024 if middle else 1000) ** " kmgtp".find(prefix))
+        nbytes = int(memory) if is_number(memory) else 0
     except (ValueError, OverflowError):
         return 0
     return nbytes if nbytes == memory else 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -74,9 +73,9 @@ def data_loader(
 ) -> DataLoader[Any]:
     """Make a stock ``DataLoader`` that reads each chunk once in an epoch, by one worker.
 
-    It puts together :class:`MapDataset`, :class:`ChunkSampler` and :func:`collate`. By default,
-    workers start from a clean process (``forkserver``, or ``spawn`` where that does not exist) and
-    stay alive from epoch to epoch.
+    It puts together :class:`MapDataset`, :class:`ChunkSampler` and :func:`collate`. Workers start
+    as PyTorch starts them, or as ``multiprocessing_context`` says, and by default they stay alive
+    from epoch to epoch.
 
     Parameters
     ----------
@@ -258,10 +257,6 @@ class _ImportedLoader(DataLoader[Any]):
 def _for_workers(num_workers: int, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments of a ``DataLoader`` with workers, with defaults for those that are not given."""
     kwargs = {"persistent_workers": True, **kwargs}
-    if kwargs.get("multiprocessing_context") is None:
-        # A forked process inherits locks of threads and open stores, and may hang on them.
-        methods = multiprocessing.get_all_start_methods()
-        kwargs["multiprocessing_context"] = "forkserver" if "forkserver" in methods else "spawn"
     if num_workers > 1 and not kwargs.get("in_order", True):
         warn_caller(
             "with in_order=False any worker may make any batch, so each chunk may be read many "

@@ -33,7 +33,12 @@ from xloader.torch.misuse import (
 )
 from xloader.torch.sampler_passes import StepPass
 from xloader.torch.worker_reader import Worker, as_batch
-from xloader.torch.worker_setup import Process, sendable_errors, set_up_worker
+from xloader.torch.worker_setup import (
+    Process,
+    preload_for_workers,
+    sendable_errors,
+    set_up_worker,
+)
 from xloader.transforms.rng import Chance, sample_keys
 
 if TYPE_CHECKING:
@@ -366,6 +371,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         raise refuse_state("IterableDataset", name, "call dataset.resume(epoch, step)")
 
     def __getstate__(self) -> dict[str, Any]:
+        preload_for_workers()
         # Open stores and plans are not pickled: each process makes its own.
         state = {**self.__dict__, "_worker": None, "_resolvers": {}}
         world = resolve_world(self._options.world)

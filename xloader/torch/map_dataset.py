@@ -11,14 +11,13 @@ from torch.utils.data import Dataset, TensorDataset
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.options import LoaderOptions
 from xloader.loader.ranks.rank_resolver import with_memory
-from xloader.samples.loader_verbs import whole_loader
 from xloader.samples.single_samples import listed_ids, normal_ids
 from xloader.tensors.collate import hand_over
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.misuse import require_samples
 from xloader.torch.sampler_passes import FirstId, step_tag_of
 from xloader.torch.worker_reader import WorkerReader, as_batch
-from xloader.torch.worker_setup import sendable_errors
+from xloader.torch.worker_setup import preload_for_workers, sendable_errors
 from xloader.transforms.rng import Chance, sample_keys
 
 if TYPE_CHECKING:
@@ -152,6 +151,7 @@ class MapDataset(Dataset[Any]):
         self._reader = None
 
     def __getstate__(self) -> dict[str, Any]:
+        preload_for_workers()
         # The reader is not pickled: each process makes its own.
         return {**self.__dict__, "_reader": None}
 
@@ -213,6 +213,9 @@ def tensor_dataset(
     >>> len(dataset), dataset[3][0].tolist()
     (5, [[24.0, 25.0, 26.0, 27.0], [28.0, 29.0, 30.0, 31.0]])
     """
+    # Workers do not use it, and its imports take a while.
+    from xloader.samples.loader_verbs import whole_loader
+
     require_samples(samples, "tensor_dataset")
     with whole_loader(samples.recipe, memory, on_nan) as batches:
         arrays = {

@@ -15,6 +15,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import forkserver
+from multiprocessing.context import get_spawning_popen
 from multiprocessing.queues import Queue
 from multiprocessing.reduction import DupFd, ForkingPickler
 from types import FrameType
@@ -71,6 +73,20 @@ def _is_sendable(error_class: type[Exception]) -> bool:
     except Exception:
         return False
     return True
+
+
+def preload_for_workers() -> None:
+    """Have a server of forks, if it is about to start, import what workers of a dataset need."""
+    if getattr(get_spawning_popen(), "method", None) != "forkserver":
+        return
+    server = getattr(forkserver, "_forkserver", None)
+    # A server that runs imports nothing more. The user's modules stay.
+    if server is None or getattr(server, "_forkserver_pid", None) is not None:
+        return
+    chosen = getattr(server, "_preload_modules", [])
+    loaded = sorted(n for n in sys.modules if n.startswith(("xloader.sources.", "xloader.torch.")))
+    needed = ["torch.utils.data", "xloader.samples.samples", "xloader.tensors.convert", *loaded]
+    server.set_forkserver_preload(list(dict.fromkeys([*chosen, *needed])))
 
 
 _NAME = "xloader-orphans"
