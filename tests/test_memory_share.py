@@ -195,14 +195,14 @@ def test_two_loaders_at_once_stay_within_the_part_of_their_rank(
 
 def test_shares_of_loaders_in_order(machine: Callable[..., None]) -> None:
     machine(16 << 20)
-    samples = samples_of()
-    make = partial(samples_of(4096).loader, output="numpy")
+    samples, many = samples_of(), samples_of(4096)
+    make = partial(many.loader, output="numpy")
     train, valid, third = make(batch_size=4), make(batch_size=8), make(batch_size=2)
     assert [taken_by(x) >> 20 for x in (train, valid, third)] == [8, 4, 2]
     # One that is made again takes no other share, nor does a look at what it would do.
     again = make(batch_size=4, seed=1)
     assert taken_by(again) >> 20 == 8
-    assert "half of" in str(samples_of(4096).explain(batch_size=4))
+    assert "half of" in str(many.explain(batch_size=4))
     assert samples.loader(batch_size=4, output="numpy").options.memory == "1/16"
     # Those that are closed or gone leave theirs to others, also where only Python's search for
     # cycles finds that they are gone.
