@@ -18,7 +18,7 @@ from tests.cli.json_shapes import SHAPES, check
 from xloader import cli
 from xloader.cli import diagnosis
 from xloader.cli.diagnosis import NEWEST_TESTED, requirements_in
-from xloader.cli.findings import Finding, show_findings
+from xloader.cli.findings import Finding
 from xloader.compiled.library import load_library
 from xloader.core import cores as machine_limits
 from xloader.core.cores import CgroupLimits, CoreShare, read_cgroup_limits, usable_cores
@@ -233,15 +233,3 @@ def test_gpus():
     assert diagnosis.find_devices(torch).level == "note"
     kind.cuda = None
     assert diagnosis.find_devices(torch).level == "ok"
-
-
-def test_remedies_stand_below_their_findings() -> None:
-    findings = [
-        Finding("cores", "ok", "8"),
-        Finding("memory", "note", "1.0 GiB", 'pass memory="256MiB"'),
-    ]
-    assert show_findings(findings).splitlines() == [
-        "cores    ok       8",
-        "memory   note     1.0 GiB",
-        '                  -> pass memory="256MiB"',
-    ]

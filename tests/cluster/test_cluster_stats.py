@@ -15,51 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import xarray as xr
 from zarr.storage import LocalStore
 
 import xloader
-from tests.cluster.conftest import distributed
-from xloader.cluster import cluster_tasks
+from tests.jobs.test_stats_parts import write_data
 from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.errors import ChunkWarning, MemoryBudgetError, OptionError
 from xloader.jobs.statistics.stats_job import StatsJob
 from xloader.jobs.statistics.stats_sweep import StatsOnCluster
-from xloader.testing import FaultyStore, SourceRecorder, write_store
+from xloader.testing import FaultyStore, SourceRecorder
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def write_data(place: Path) -> None:
-    """45 + 90 chunks, 24 chunks in 8 shards, 30 packed ones and a static variable."""
-    rng = np.random.default_rng(5)
-    t2m = rng.normal(280, 10, (300, 8, 9)).astype("f4")
-    t2m[rng.random(t2m.shape) < 0.1] = np.nan
-    dims = ("time", "lat", "lon")
-    ds = xr.Dataset(
-        {
-            "t2m": (dims, t2m),
-            "z": (dims, rng.normal(5e4, 900, t2m.shape)),
-            "q": (dims, rng.random(t2m.shape, "f4")),
-            "rain": (dims, rng.integers(0, 3000, t2m.shape) * 0.01),
-            "orog": (("lat", "lon"), rng.random((8, 9))),
-        },
-        {
-            "time": pd.date_range("2001-01-01", periods=300, freq="12h"),
-            "lat": np.linspace(70, -70, 8),
-            "lon": np.arange(9) * 40.0,
-        },
-    )
-    chunks = {"t2m": (20, 8, 3), "z": (10, 4, 9), "q": (25, 4, 9), "rain": (30, 8, 3)}
-    packing = {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -999}
-    write_store(
-        ds,
-        {**chunks, "orog": (3, 3)},
-        place,
-        encoding={"q": {"shards": (75, 4, 9)}, "rain": packing},
-    )
 
 
 @pytest.fixture(scope="module")
@@ -234,43 +202,6 @@ def test_a_killed_client_goes_on_from_its_files(client: Any, data: Path, tmp_pat
     assert set(recorder.reads.values()) == {1}
     with xr.open_dataset(tmp_path / "stats.nc") as stored:
         xr.testing.assert_equal(stored.load(), whole)
-
-
-class MostTasks(distributed.SchedulerPlugin):  # type: ignore[misc]
-    """Notes how many tasks the scheduler has at most."""
-
-    def __init__(self, scheduler: Any) -> None:
-        self.scheduler = scheduler
-        self.most = self.num_done = 0
-
-    def transition(self, key: Any, start: str, finish: str, *_: Any, **__: Any) -> None:
-        self.most = max(self.most, len(self.scheduler.tasks))
-        self.num_done += finish == "memory"
-
-
-def watch(dask_scheduler: Any) -> None:
-    dask_scheduler.add_plugin(MostTasks(dask_scheduler), name="most-tasks")
-
-
-def told(dask_scheduler: Any) -> tuple[int, int]:
-    own = dask_scheduler.plugins["most-tasks"]
-    dask_scheduler.remove_plugin("most-tasks")
-    return own.most, own.num_done
-
-
-def test_the_scheduler_holds_few_tasks(
-    client: Any, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    samples = xloader.open(data)
-    whole = samples.stats(client=False)
-    # A chunk a unit.
-    monkeypatch.setattr(cluster_tasks, "_MOST_UNIT_NBYTES", 1)
-    client.run_on_scheduler(watch)
-    xr.testing.assert_identical(samples.stats(), whole)
-    most, num_done = client.run_on_scheduler(told)
-    assert num_done > 140
-    # Two tasks a thread, what they share, and those that are being forgotten.
-    assert most <= 4 * 2 + 1
 
 
 def test_absent_chunks_are_warned_of_once(client: Any, tmp_path: Path) -> None:

@@ -147,16 +147,30 @@ def test_transforms_may_change_values_but_not_shapes() -> None:
     assert out.dataset.t.equals(2 * weather().t)
 
 
-def test_slabs_are_refused() -> None:
-    with pytest.raises(OptionError, match="slabs"):
-        windows().slab("lon", 0, 2).mosaic()
+TABLE = {"time": [2, 5], "storm": [1.0, 0.0]}
 
 
-def test_a_dimension_called_lead_is_refused() -> None:
-    ds = weather().rename(lon="lead")
-    samples = ds.xloader.window(time=4).targets("t", time=slice(2, 4))
-    with pytest.raises(OptionError, match="'lead' already"):
-        samples.mosaic()
+@pytest.mark.parametrize(
+    ("make", "field", "words"),
+    [
+        (lambda ds: ds.xloader, None, "windows are not set"),
+        (lambda ds: windows().slab("lon", 0, 2), "targets", "slabs"),
+        (
+            lambda ds: ds.rename(lon="lead").xloader.window(time=4).targets("t", time=slice(2, 4)),
+            "targets",
+            "'lead' already",
+        ),
+        (
+            lambda ds: ds.assign_coords(time=range(8)).xloader.window(time=1).at_points(TABLE),
+            "storm",
+            "no windowed dimension",
+        ),
+    ],
+    ids=["no windows", "slab", "lead", "label of points"],
+)
+def test_samples_that_make_no_mosaic(make: Any, field: Any, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        make(weather()).mosaic(**({} if field is None else {"field": field}))
 
 
 @pytest.mark.parametrize("name", ["_coverage", "_coverage/a", "valid_time"])
@@ -169,15 +183,6 @@ def test_variables_with_the_name_of_a_part_of_the_mosaic_are_refused(name: str) 
     with samples.targets("t", time=slice(2, 4)).mosaic() as out:
         out.write(range(2), samples.targets("t", time=slice(2, 4))[:].targets)
     assert list(out.dataset) == ["t"]
-
-
-def test_labels_of_points_have_no_place() -> None:
-    import pandas as pd
-
-    table = pd.DataFrame({"time": [2, 5], "storm": [1.0, 0.0]})
-    samples = weather().assign_coords(time=range(8)).xloader.window(time=1).at_points(table)
-    with pytest.raises(OptionError, match="no windowed dimension"):
-        samples.mosaic(field="storm")
 
 
 def test_a_mosaic_of_other_samples_is_refused(tmp_path: Path) -> None:
@@ -218,15 +223,6 @@ def test_something_else_at_the_target_stays(tmp_path: Path) -> None:
         out.write(range(8), windows()[:].targets)
     assert sorted(own.name for own in tmp_path.iterdir()) == ["a.nc", "a.zarr"]
     xr.testing.assert_equal(xr.open_zarr(file).t.load(), weather().t)
-
-
-def test_a_target_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    out = windows().mosaic("~/a.zarr", world=xloader.World(0, 2))
-    out.write(range(8), windows()[:].targets)
-    out.flush()
-    assert xloader.merge("~/a.zarr").is_complete
-    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
 
 
 def test_parts_that_cannot_be_read_are_named(tmp_path: Path) -> None:
@@ -357,11 +353,6 @@ def test_the_command_merges_and_says_what_is_missing(tmp_path: Path) -> None:
     assert "no name of its own" in result.output
 
 
-def test_samples_without_windows_are_refused() -> None:
-    with pytest.raises(OptionError, match="windows are not set"):
-        weather().xloader.mosaic()
-
-
 @pytest.mark.parametrize("name", ["../up", "..", "a//b", "/a", "a/", "", "zarr.json", "a\\b"])
 def test_names_that_are_no_parts_of_paths_are_refused(name: str, tmp_path: Path) -> None:
     odd = weather().rename(t=name)
@@ -387,11 +378,12 @@ def test_only_ids_that_a_mosaic_lacks_may_be_none() -> None:
     with samples.mosaic() as out:
         out.write(range(8), samples[:].targets)
     left = out.remaining_ids
-    for none in (left, left[1::2]):
+    every = ({}, {"shuffle": False}, {"world": xloader.World(1, 2)}, {"processes": 2})
+    for none, some in ((left, every), (left[1::2], every[:1])):
         empty = samples.weighted(np.ones(8)).select(none)
         assert len(empty) == 0
         assert "0 samples" in repr(empty)
-        for options in ({}, {"shuffle": False}, {"world": xloader.World(1, 2)}, {"processes": 2}):
+        for options in some:
             loader = empty.loader(batch_size=4, output="numpy", **options)
             assert len(loader) == len(list(loader)) == 0
             assert "0 in 0 batches" in str(loader.explain())

@@ -8,6 +8,8 @@ from functools import cached_property, partial
 from itertools import chain
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+
 from xloader.core.axis import Ints
 from xloader.core.boxes import Boxes
 from xloader.core.footprint import Footprint
@@ -90,6 +92,22 @@ class Epoch:
         return [known[lane] for lane in chosen]
 
     @cached_property
+    def num_needed(self) -> int:
+        """Number of distinct (variable, chunk) pairs that the epoch needs, if all steps are taken.
+
+        Where epochs draw few samples, each needs some only of those that any epoch needs.
+        """
+        footprint = self.footprint
+        if not footprint.is_drawn:
+            return footprint.num_needed
+        # All samples of a cohort need the same blocks.
+        boxes = self._cohorts.boxes(self._cohorts.used)
+        return sum(
+            len(np.unique(footprint.needs(group, boxes)[1])) * group.num_reads_per_block
+            for group in footprint.groups
+        )
+
+    @cached_property
     def _lines(self) -> dict[int, dict[int, Lane]]:
         """The sub-lanes made so far, by draw of the line of runs and by number."""
         return {}
@@ -100,7 +118,7 @@ class Epoch:
         pace = self.plan.pace
         if pace.draws == 1:
             return 0
-        enough = self.plan.max_amplification * self.footprint.num_needed
+        enough = self.plan.max_amplification * self.num_needed
         num_reads: list[int] = []
         for number in range(pace.draws):
             lanes = self.drawn(number, range(self.sublanes.num))

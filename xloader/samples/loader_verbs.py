@@ -167,10 +167,10 @@ def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> PlannedLoa
     The loader gets the memory that is left beside the copy of all samples.
     """
     memory_nbytes, on_nan = parse_nbytes(memory), check_on_nan(on_nan)
-    if recipe.subset is not None and recipe.subset.weights is not None:
+    if recipe.subset is not None and recipe.subset.is_drawn:
         raise OptionError(
-            "weighted samples cannot become a dataset in memory, which holds each sample once",
-            remedy="call it before .weighted, and draw samples with torch's WeightedRandomSampler",
+            "drawn samples cannot become a dataset in memory, which holds each sample once",
+            remedy="call it before .weighted or .random, and draw with a sampler of torch",
         )
     outputs = make_outputs(recipe, make_layouts(recipe))
     sample_nbytes = sum(out.nbytes for out in outputs)

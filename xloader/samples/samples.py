@@ -1328,6 +1328,64 @@ class Samples(RecordedMethods):
         chosen = choose_weights(self.recipe, weights, balance, num_samples)
         return self._but(subset=subset_verbs.weigh(self.recipe, chosen, num_samples))
 
+    def random(self, n: int, per: str | Sequence[str] | None = None) -> Self:
+        """Draw windows at random, anew in each epoch: so many of all, or of each scene.
+
+        Parameters
+        ----------
+        n : int
+            Number of windows to draw. None is drawn twice in an epoch.
+        per : str or sequence of str, optional
+            Dimensions with windows. ``n`` windows are drawn at each position along them: with
+            ``per="scene"`` of each scene, with ``per=("scene", "time")`` of each scene at each
+            time. By default ``n`` of all windows.
+
+        Returns
+        -------
+        Samples
+            The same samples and ids, of which an epoch has some.
+
+        Raises
+        ------
+        OptionError
+            If ``n`` is below 1; if the windows have no position along a dimension of ``per``; if
+            the samples are :meth:`weighted`, or there are no windows yet.
+
+        See Also
+        --------
+        sample : The same samples in every epoch.
+        weighted : Each sample as often as its weight says.
+
+        Notes
+        -----
+        All windows of a group have the same chance. What is drawn depends on the loader's seed, on
+        the epoch and on the group alone, not on ranks, so all ranks draw the same. Nothing is kept
+        per window: at a stride of 1, any patch of a scene may be drawn. Each chunk is read once in
+        an epoch, as by any plan, and only if a window that was drawn needs it.
+
+        A group with fewer windows than ``n`` gives all it has. ``print(samples)`` and ``explain()``
+        say how many groups do, and how many samples an epoch has then. It may follow
+        :meth:`select`, :meth:`dropna` and :meth:`split`, and come before them: windows are drawn of
+        those that are left. ``loader.num_samples`` counts the samples of an epoch;
+        ``len(samples)`` does not change.
+
+        Examples
+        --------
+        >>> import xarray as xr
+        >>> ds = xr.Dataset({"red": (("scene", "y", "x"), np.zeros((4, 100, 100), "f4"))})
+        >>> samples = ds.xloader.window(scene=1, y=32, x=32, stride=1)
+        >>> patches = samples.random(8, per="scene")
+        >>> loader = patches.loader(batch_size=32, output="numpy")
+        >>> len(patches), loader.num_samples
+        (19044, 32)
+        >>> (batch,) = loader
+        >>> np.bincount(patches.positions(batch.ids)["scene"]).tolist()
+        [8, 8, 8, 8]
+        """
+        from xloader.samples import subset_verbs
+
+        return self._but(subset=subset_verbs.draw_per_group(self.recipe, n, per))
+
     def split(
         self,
         parts: Mapping[str, Any] | None = None,

@@ -76,6 +76,7 @@ def _window_rows(recipe: Recipe) -> Rows:
     if recipe.subset is not None:
         rows.append(("samples", recipe.subset.describe()))
         rows += [("kept", note) for note in recipe.subset.notes]
+        rows += [("note", note) for note in [recipe.subset.shortage] if note]
     return rows
 
 

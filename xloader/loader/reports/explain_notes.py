@@ -46,7 +46,7 @@ def with_notes(
 
     Only the labels of windowed dimensions are read, once for each source.
     """
-    checks = recipe.subset.notes if recipe.subset is not None else ()
+    checks = () if recipe.subset is None else (*recipe.subset.notes, recipe.subset.shortage)
     sample_notes = gap_note(recipe), *window_notes(recipe), *points_notes(recipe)
     outputs = () if output_dtype else make_outputs(recipe, layouts)
     every = (*more, *recipe.source.notes, *checks, *sample_notes, *step_notes(recipe, outputs))
