@@ -270,6 +270,8 @@ def _loader_option(name: str, text: str, opposite: str = "") -> Decorator:
     """An option of the type of a loader's, with its default in the text. `opposite`: of a flag."""
     default = _DEFAULTS[name.removeprefix("loader_")]
     kind = int if default is None else type(default)
+    if name.endswith("memory"):
+        kind = str
     flag = f"--{name.replace('_', '-')}"
     settings: dict[str, Any] = {
         "type": kind,
@@ -303,6 +305,6 @@ _ORDER_OPTIONS: Final = (
 
 def takes_loader_options(memory: str = "memory", *, has_order: bool = False) -> Decorator:
     """Decorate a command with options of a loader. `memory`: the name of that for its memory."""
-    last = _loader_option(memory, "The loader's memory. Default: {}.")
+    last = _loader_option(memory, "The loader's memory. Default: by the machine and the data.")
     order = _ORDER_OPTIONS if has_order else ()
     return lambda command: decorated(command, (*_PLAN_OPTIONS, *order, last))

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, get_args
 
-from xloader.core.cores import usable_cores
+from xloader.core.cores import MemoryLimit, usable_cores
 from xloader.core.messages import closest
 from xloader.core.nans import OnNan
-from xloader.core.nbytes import parse_nbytes
+from xloader.core.nbytes import MemoryShare, as_share, parse_nbytes, show_nbytes
 from xloader.core.option_checks import (
     MOST,
     MOST_PROCESSES,
@@ -152,7 +152,7 @@ class LoaderKeywords(PlanKeywords, total=False):
     seed: int
     drop_last: bool
     steps: int | None
-    memory: int | str
+    memory: int | str | None
     output: OutputKind
     device: Any
     collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None
@@ -170,7 +170,8 @@ PLAN_OPTIONS: Final = tuple(sorted(PlanKeywords.__optional_keys__))
 class LoaderOptions:
     """The checked options of `Samples.loader`.
 
-    :meth:`xloader.Samples.loader` describes each option. Both have the same defaults.
+    :meth:`xloader.Samples.loader` describes each option. Both have the same defaults. Where
+    ``memory`` depends on the machine, ``memory_nbytes`` is 0 until `with_memory` says a number.
     """
 
     batch_size: int = 32
@@ -178,7 +179,7 @@ class LoaderOptions:
     seed: int = 0
     drop_last: bool = False
     steps: int | None = None
-    memory: int | str = "2GiB"
+    memory: int | str | None = None
     output: OutputKind = "torch"
     device: Any = None
     collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None = None
@@ -205,7 +206,10 @@ class LoaderOptions:
         given = self.device if isinstance(self.device, OnDevice) else OnDevice(self.device)
         object.__setattr__(self, "on_device", given)
         self._check_device()
-        object.__setattr__(self, "memory_nbytes", parse_nbytes(self.memory))
+        memory = as_share(self.memory)
+        object.__setattr__(self, "memory", memory)
+        is_share = memory is None or isinstance(memory, MemoryShare)
+        object.__setattr__(self, "memory_nbytes", 0 if is_share else parse_nbytes(memory))
         if self.world is not None:
             check_kind("world", self.world, World, "xloader.World(rank, world_size)")
             self._check_lanes()
@@ -213,6 +217,20 @@ class LoaderOptions:
     def settled(self) -> LoaderOptions:
         """Copy of the options with the rank and the world size given, or found now."""
         return replace(self, world=resolve_world(self.world))
+
+    def with_memory(self, limit: MemoryLimit | None) -> LoaderOptions:
+        """Copy of the options with a number of bytes, given the limit that it is a share of."""
+        return replace(self, memory=limit.taken_by(self.memory_share)) if limit else self
+
+    @property
+    def memory_share(self) -> MemoryShare:
+        """The part of the machine's memory, where ``memory`` is no number of bytes."""
+        return self.memory if isinstance(self.memory, MemoryShare) else MemoryShare("1/2")
+
+    @property
+    def memory_in_words(self) -> str:
+        """The memory, before the limit of the machine is known."""
+        return show_nbytes(self.memory_nbytes) if self.memory_nbytes else self.memory_share
 
     @property
     def collates_in_processes(self) -> bool:

@@ -1866,8 +1866,13 @@ class Samples(RecordedMethods):
             if there are at least as many global batches of samples as lanes, and one more. Weighted
             samples may be. The next epoch reads the chunks again that are in memory when an epoch
             ends, so very short epochs cost reads: :meth:`explain` counts them.
-        memory : int or str, default "2GiB"
-            Bytes that this rank may use for batches, reads under way and decoded chunks.
+        memory : int or str, optional
+            Bytes that this rank may use for batches, reads under way and decoded chunks; or a part
+            of what the machine has for this rank, such as ``"50%"``, or of all its ranks together,
+            such as ``"64GiB/node"``. By default what all data need, if that is at most half of this
+            rank's part of the machine, and else that half, down to a power of two. A second loader
+            takes a quarter, a third one an eighth. What is free does not matter; ``explain()`` says
+            what was taken. The ranks of a process group agree on the smallest machine's.
         output : {"torch", "numpy", "jax", "cupy"}
             Whether batches hold PyTorch tensors, NumPy arrays, JAX arrays on JAX's CPU, or CuPy
             arrays on CuPy's current GPU. JAX and CuPy need no PyTorch.
@@ -1924,6 +1929,9 @@ class Samples(RecordedMethods):
             If the memory is too small; the error gives the minimum that is enough.
         EmptySamplesError
             If there are fewer samples than ranks.
+        RanksError
+            When the loader is first used, if ``memory`` is left out, the data do not fit, and ranks
+            on other machines cannot be asked for theirs.
         OptionError
             If an option is unknown or outside its range, lanes do not divide the global batch, or
             ranks the lanes; if there are fewer samples than two global batches, with ``steps``; if

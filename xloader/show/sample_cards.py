@@ -194,7 +194,7 @@ def option_facts(
     rows = [
         ("next iteration", begin),
         ("order", order + ", last batch dropped if short" * options.drop_last),
-        ("memory", f"{show_nbytes(options.memory_nbytes)} allowed"),
+        ("memory", f"{options.memory_in_words} allowed"),
         ("output", options.output if device is None else f"on {device}"),
     ]
     if options.world is not None:

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from xloader.core.cores import MemoryLimit
 from xloader.core.messages import warn_caller
+from xloader.core.nbytes import MemoryShare, show_nbytes
 from xloader.core.options import LoaderOptions
 from xloader.engine.buffers import BatchPool, Fields
 from xloader.engine.slot_layout import SlotLayout
 from xloader.errors import EmptySamplesError, EpochWarning, OptionError
 from xloader.planning.epoch import Epoch, Remainder
-from xloader.planning.make_plan import delivered_nbytes, make_plan, most_rows
+from xloader.planning.make_plan import delivered_nbytes, make_budget, make_plan, most_rows
 from xloader.planning.passes import JoinedEpoch
 from xloader.planning.plan import Plan
 from xloader.recipe.demands import make_footprint
@@ -88,10 +90,15 @@ class RankPlan:
     """The plan of one rank: the batches that it delivers in each epoch, and the chunks it reads."""
 
     def __init__(
-        self, recipe: Recipe, options: LoaderOptions, workers: int = 1, plan: Plan | None = None
+        self,
+        recipe: Recipe,
+        options: LoaderOptions,
+        workers: int = 1,
+        plan: Plan | None = None,
+        limit: MemoryLimit | None = None,
     ) -> None:
         self.recipe = recipe
-        self.options = options
+        self.limit, self.options = limit, options.with_memory(limit)
         self.layouts = make_layouts(recipe)
         self.footprint = make_footprint(recipe, self.layouts)
         # Ranks of a group read slabs of the same samples. The order must be the same for all.
@@ -103,10 +110,31 @@ class RankPlan:
         self._left: Remainder | None = None
         self._has_warned = False
         self._check_samples()
+        self.budget, self.is_capped = "", limit is None
+        # What the plan of a state may take.
+        self.most_nbytes = self.options.memory_nbytes
+        if limit is not None:
+            self._fit_memory(limit, options.memory_share, workers)
         self.plan = plan or make_plan(
-            self.planned_footprint, self._planned_layouts, options, workers
+            self.planned_footprint, self._planned_layouts, self.options, workers
         )
         self._check_padding()
+
+    def _fit_memory(self, limit: MemoryLimit, share: MemoryShare, workers: int) -> None:
+        """Say in words what is taken of a limit; by itself, what all data need if they fit."""
+        self.budget = limit.in_words(share)
+        if not share.is_by_itself:
+            return
+        self.most_nbytes, taken = limit.part_nbytes, self.options.memory_nbytes
+        footprint, layouts = self.planned_footprint, self._planned_layouts
+        budget = make_budget(footprint, layouts, self.options, workers)
+        enough = workers * budget.minimum_nbytes(footprint.total_nbytes)
+        self.is_capped = enough <= taken and self.options.plan.spread is None
+        if self.is_capped:
+            # A sixteenth is for reads under way: of small data, only two chunks would be read.
+            capped = min(max(enough, 2 << 30), taken)
+            self.budget = f"capped at {show_nbytes(capped)}, as all data fit; else {self.budget}"
+            self.options = dataclasses.replace(self.options, memory=capped)
 
     def resumed(self, plan: Plan, seed: int) -> RankPlan:
         """Replace the plan and the seed by those of a saved state."""
@@ -115,6 +143,10 @@ class RankPlan:
         # The memory of the plan is counted for this number of batches.
         prefetch = plan.budget.num_batches - 2
         resumed.options = dataclasses.replace(self.options, seed=seed, prefetch=prefetch)
+        if self.limit is not None:
+            nbytes = plan.budget.memory_nbytes * plan.workers
+            resumed.options = dataclasses.replace(resumed.options, memory=nbytes)
+            resumed.budget = f"{show_nbytes(nbytes)}, as in the state that was loaded"
         resumed._planned = None
         # It is about the plan, and is made anew.
         resumed.__dict__.pop("_memory_advice", None)
@@ -268,7 +300,8 @@ class RankPlan:
         noted = explain_notes.with_notes(
             expected, recipe, layouts, output_dtype, *notes, packed_fields=packed_fields
         )
-        changes: dict[str, Any] = {"threads": explain_notes.threads_in_words(self.options)}
+        changes: dict[str, Any] = {"_budget": self.budget}
+        changes["threads"] = explain_notes.threads_in_words(self.options)
         changes["transfer"] = explain_notes.transfer_in_words(
             self.options, recipe, layouts, packed_fields, self.batch_size, pinning_refusal
         )

@@ -236,10 +236,10 @@ def _check_memory(plan: Plan, rank_plan: RankPlan) -> None:
     batches = budget.num_batches * batch_nbytes(rank_plan.footprint, rank_plan.layouts, options)
     rest = budget.in_flight_nbytes + budget.index_nbytes
     needed = max(batches, budget.batches_nbytes) + rest + pool
-    if needed > options.memory_nbytes // plan.workers:
+    if needed > rank_plan.most_nbytes // plan.workers:
         raise MemoryBudgetError(
             "the plan of the state needs more memory",
-            given=f"{options.memory_nbytes} bytes",
+            given=f"{rank_plan.most_nbytes} bytes",
             minimum_nbytes=needed * plan.workers,
         )
 
