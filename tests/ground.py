@@ -12,7 +12,7 @@ from xloader.core.axis import Axis
 from xloader.core.footprint import Access, Demand, Footprint, Group
 from xloader.core.windows import Segments, Windows
 from xloader.errors import EmptySamplesError
-from xloader.order.cohorts import Cohorts, Pieces, cut_cohorts
+from xloader.order.cohorts import cut_cohorts
 from xloader.order.lane_order import LaneOrder
 from xloader.order.shuffle import Pace, Shuffle
 from xloader.planning.plan import Budget, Plan
@@ -49,22 +49,6 @@ def box_footprint(
     axes = tuple(Axis(n, chunk, range(n)) for n, chunk in zip(sizes, chunks, strict=True))
     access = tuple((0, 1, size) for size in window)
     return Footprint.of(windows, (Demand("x", axes, (), itemsize, frozenset({access})),))
-
-
-def even_cohorts(sizes: list[int]) -> Cohorts:
-    """Return cohorts of one tile each along one dimension, with no straddling windows."""
-    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    home = np.arange(len(sizes))
-    pieces = Pieces(
-        tile_edges=starts,
-        starts=starts,
-        home=home,
-        touch_lo=home[None],
-        touch_hi=home[None] + 1,
-        reach=0,
-        is_beyond_homes=np.zeros(len(sizes), np.bool_),
-    )
-    return Cohorts((pieces,))
 
 
 def shuffle_of(footprint: Footprint, pace: Pace, seed: int, epoch: int) -> Shuffle:

@@ -373,14 +373,6 @@ def test_functions_that_fail_on_made_up_values_are_named() -> None:
         _ = batch.coords
 
 
-def test_coords_of_samples() -> None:
-    samples = weather().xloader.sel(lat=slice(60, 0), level=500)
-    wanted = weather().sel(lat=slice(60, 0), level=500).coords
-    assert isinstance(samples.coords, xr.Coordinates)
-    xr.testing.assert_identical(samples.coords.to_dataset(), wanted.to_dataset())
-    xr.testing.assert_identical(samples.coords.to_dataset(), wanted.to_dataset())
-
-
 def test_a_rollout_follows_its_epochs() -> None:
     def samples_of_epoch(epoch: int) -> Samples:
         return weather().xloader.window(time=2 + epoch)

@@ -245,16 +245,6 @@ def test_nothing_is_read_for_forcings(options: dict[str, Any], tmp_path: Path) -
     assert "insolation: computed from time, lat, lon; nothing is read" in str(expected)
 
 
-def test_their_memory_is_counted() -> None:
-    ds, memory = weather(), {"memory": "4MiB", "batch_size": 4}
-    alone = ds.xloader.window(time=3).inputs("t2m").explain(**memory)
-    samples = ds.xloader.forcing("insolation").window(time=3)
-    both = samples.inputs("t2m").field("sun", "insolation").explain(**memory)
-    assert both.num_reads == alone.num_reads
-    assert both.read_nbytes == alone.read_nbytes
-    assert both.peak_nbytes > 1.5 * alone.peak_nbytes
-
-
 @pytest.mark.parametrize("window", [{"time": 2, "lat": 6, "lon": 8}, {"lat": 3}])
 def test_the_plan_follows_what_is_stored(window: dict[str, int]) -> None:
     """A wide forcing beside a narrow variable changes neither tiles nor mixing."""

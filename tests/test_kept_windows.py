@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests.ground import footprints, slow_needs
 from xloader.core import subset, window_sets
 from xloader.core.footprint import Footprint
-from xloader.core.subset import Subset
+from xloader.core.subset import Members, Subset
 from xloader.core.window_sets import WindowBits, WindowList
 from xloader.order import listed
-from xloader.order.cohorts import Cohorts, Members, cut_cohorts
+from xloader.order.cohorts import Cohorts, cut_cohorts
 from xloader.order.protocol import AnyOrder
 from xloader.order.shuffle import Pace, Shuffle
 from xloader.planning.cache_budget import least_nbytes

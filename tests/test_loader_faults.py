@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ import xarray as xr
 
 import xloader
 from xloader.engine.python_loads import PythonLoads
-from xloader.errors import CorruptChunkError, MissingChunkError
+from xloader.errors import CorruptChunkError
 from xloader.testing import FaultyStore, garble, truncate, write_store
 
 STEPS, CHUNK = 40, 4
@@ -26,14 +26,10 @@ def make_dataset() -> xr.Dataset:
     )
 
 
-def open_faulty(
-    faults: Any,
-    on_missing: Literal["warn", "raise", "fill"] = "warn",
-    **encoding: Any,
-) -> tuple[FaultyStore, xloader.Samples]:
+def open_faulty(faults: Any) -> tuple[FaultyStore, xloader.Samples]:
     chunks = {"t": (CHUNK, 3), "u": (CHUNK,)}
-    store = FaultyStore(write_store(make_dataset(), chunks, encoding=encoding), faults)
-    return store, xloader.open(store, on_missing=on_missing).window(time=1)
+    store = FaultyStore(write_store(make_dataset(), chunks), faults)
+    return store, xloader.open(store).window(time=1)
 
 
 def take_until_error(loader: xloader.Loader) -> tuple[list[xloader.Batch], BaseException]:
@@ -109,15 +105,6 @@ def test_an_error_of_the_store_keeps_its_cause() -> None:
     assert any("the disk is on fire" in text for text in texts)
 
 
-def test_a_missing_chunk_is_an_error_where_asked() -> None:
-    _, samples = open_faulty({"t/c/6/0": None}, on_missing="raise")
-    with samples.loader(batch_size=4, output="numpy", shuffle=False) as loader:
-        batches, error = take_until_error(loader)
-    assert len(batches) == 6
-    assert isinstance(error, MissingChunkError)
-    assert (error.variable, error.chunk, error.key) == ("t", (6, 0), "t/c/6/0")
-
-
 @pytest.mark.parametrize("num_missing", [1, 3])
 def test_missing_chunks_give_one_warning_and_are_counted(num_missing: int) -> None:
     faults = {f"t/c/{number}/0": None for number in range(num_missing)}
@@ -139,22 +126,6 @@ def test_missing_chunks_give_one_warning_and_are_counted(num_missing: int) -> No
 
 class Odd(Exception):
     """An error class of the user."""
-
-
-def test_a_map_that_raises_does_so_at_its_batch() -> None:
-    def fail_from_ten(dataset: xr.Dataset) -> xr.Dataset:
-        if (dataset.u >= 10).any():
-            raise Odd("ten")
-        return dataset
-
-    _, samples = open_faulty({})
-    mapped = samples.map(fail_from_ten)
-    with mapped.loader(batch_size=4, output="numpy", shuffle=False, prefetch=3) as loader:
-        batches, error = take_until_error(loader)
-        assert [batch.u[0, 0] for batch in batches] == [0, 4]
-        assert isinstance(error, xloader.errors.TransformError)
-        assert isinstance(error.__cause__, Odd)
-        assert loader.epoch == 0
 
 
 @pytest.mark.parametrize("wrong", ["a collate_fn", "a map that loses samples"])

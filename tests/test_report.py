@@ -307,19 +307,6 @@ def test_a_slow_consumer_holds_an_epoch_up() -> None:
     assert f"{report.headroom:.1f} times as fast" in str(report)
 
 
-def test_a_slow_function_holds_an_epoch_up() -> None:
-    def slow(frame: xr.Dataset) -> xr.Dataset:
-        time.sleep(0.05)
-        return frame
-
-    samples = xloader.open(write_store(dataset(), {"a": (8, 32)})).window(time=1).map(slow)
-    report = report_of(samples)
-    assert report.bottleneck == "transform"
-    assert report.busy_seconds["transform"] >= 12 * 0.05
-    assert report.num_threads == 2
-    assert "CPU-bound: transforms take" in report._repr_html_().replace("&#x27;", "'")
-
-
 def test_slow_reading_through_xarray_holds_an_epoch_up() -> None:
     def slow(block: np.ndarray) -> np.ndarray:
         time.sleep(0.02)

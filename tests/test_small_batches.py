@@ -65,8 +65,6 @@ def check_alike(found: list[xloader.Batch], expected: list[xloader.Batch]) -> No
     [
         # The last batch is short.
         {},
-        {"drop_last": True},
-        {"shuffle": False},
         # Each batch has rows of two lanes, which end at different steps.
         {"plan": xloader.PlanRules(lanes=2), "batch_size": 2},
         # The last batches of some ranks are filled up.

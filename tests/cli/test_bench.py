@@ -163,13 +163,6 @@ def test_loaders_are_measured_in_turns():
     assert (slow.num_batches, slow.seconds, slow.first_seconds) == (6, 6.0, 1.0)
 
 
-def test_a_batch_that_has_begun_is_waited_for():
-    clock = Clock()
-    passes = {"a": fake(clock, [], "a", 10.0)}
-    ((only,), _) = measure_in_turns(passes, 3.0, must="a", clock=clock)
-    assert (only.num_batches, only.seconds) == (NUM_TURNS, 10.0 * NUM_TURNS)
-
-
 def test_a_loader_that_fails_is_left_out_and_ours_is_not():
     clock = Clock()
 

@@ -291,21 +291,6 @@ def test_absent_chunks(store):
     assert problems(told(store, "--on-missing", "fill")) == {}
 
 
-def test_a_chunk_that_is_cut_short(store):
-    for key in ("a/c/1/0/0", "b/c/0/0/0"):
-        data = (store / key).read_bytes()
-        (store / key).write_bytes(data[: len(data) // 2])
-    assert problems(told(store)) == {}
-    found = told(store, "--nan")
-    assert problems(found).keys() == {"a", "b"}
-    for name, key in (("a", "a/c/1/0/0"), ("b", "b/c/0/0/0")):
-        assert problems(found)[name].startswith("1 chunk cannot be read; the first: ")
-        assert key in problems(found)[name]
-    # All others are counted nevertheless.
-    assert [own["nans"]["num_chunks"] for own in found["variables"]] == [7, 7, 8]
-    assert found["variables"][2]["nans"]["share"] == 0.25
-
-
 def test_one_broken_chunk_of_a_shard_leaves_the_others(tmp_path):
     write(tmp_path / "s.zarr", dataset()[["a"]], shards=(20, 4, 6), compressors=None)
     document = json.loads((tmp_path / "s.zarr/a/zarr.json").read_text())
@@ -319,13 +304,6 @@ def test_one_broken_chunk_of_a_shard_leaves_the_others(tmp_path):
     assert len(found["variables"][0]["nans"]["errors"]) == 3
 
 
-def test_chunks_outside_the_shape(store):
-    grid = {"name": "regular", "configuration": {"chunk_shape": [20, 4, 3]}}
-    edit(store / "b/zarr.json", chunk_grid=grid)
-    text = problems(told(store))["b"]
-    assert text.startswith("4 chunks outside the shape 40 x 4 x 6, so nothing reads them: ")
-
-
 @pytest.mark.filterwarnings("ignore:Object at a is not recognized")
 def test_what_is_beside_an_unknown_codec_is_whole(store):
     xr.Dataset({"s": ((), 1.5)}).to_zarr(store, mode="a", zarr_format=3, consolidated=False)
@@ -335,6 +313,13 @@ def test_what_is_beside_an_unknown_codec_is_whole(store):
     assert names(found) == ["b", "m", "s"]
     assert names(told(store, "--variables", "a,m")) == ["m"]
     assert names(told(store, "--variables", "a")) == []
+
+
+def test_chunks_outside_the_shape(store):
+    grid = {"name": "regular", "configuration": {"chunk_shape": [20, 4, 3]}}
+    edit(store / "b/zarr.json", chunk_grid=grid)
+    text = problems(told(store))["b"]
+    assert text.startswith("4 chunks outside the shape 40 x 4 x 6, so nothing reads them: ")
 
 
 def test_an_array_without_metadata(store):

@@ -147,20 +147,3 @@ def test_explain_of_broken_values_predicts_the_reads_and_a_job_names_the_chunk(t
     result = run("stats", store, "--variables", "short")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "'short', chunk (2, 0, 1)" in result.stderr
-
-
-@pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
-@pytest.mark.parametrize("name", ["sst.mnmean.nc", "eraint_uvz.nc"])
-def test_explain_of_real_files(data_folder, name):
-    path = data_folder / name
-    dim, size = ("time", 3) if name.startswith("sst") else ("month", 1)
-    found = told("explain", path, "--window", f"{dim}={size}", "--stride", "1")
-    with xr.open_dataset(path, decode_timedelta=False) as ds:
-        maps = {key: own for key, own in ds.data_vars.items() if dim in own.dims}
-        assert found["num_samples"] == ds.sizes[dim] - size + 1
-        # Each map is a chunk, and read once.
-        assert found["num_reads"] == len(maps) * ds.sizes[dim]
-        # Packed values decode to four bytes, unless the user asks for more.
-        assert found["read_nbytes"] == sum(own.size * 4 for own in maps.values())
-    assert found["paths"].keys() == set(map(str, maps))
-    assert all("xarray" in path for path in found["paths"].values())

@@ -143,11 +143,6 @@ def test_stores_have_the_bytes_of_threads(
     check_on(client, samples, tmp_path, case)
 
 
-def test_four_workers(mortal_client: Any, samples: Samples, tmp_path: Path) -> None:
-    mortal_client.wait_for_workers(4)
-    check_on(mortal_client, samples, tmp_path, "through an intermediate store")
-
-
 def test_an_active_client_is_used(client: Any, samples: Samples, tmp_path: Path) -> None:
     recorder = SourceRecorder(samples.recipe.source, log=tmp_path / "reads")
     recorded = xloader.open(recorder).window(time=3)

@@ -45,14 +45,10 @@ def counted(path: Path, log: Path) -> tuple[Samples, SourceRecorder]:
 
 
 CASES: dict[str, Any] = {
-    "chunks": lambda s: s.window(time=4),
     "straddling": lambda s: s.window(time=5, stride=2),
     "2-d": lambda s: s.window(time=8, lat=6),
     "subset": lambda s: s.window(time=4).select([9, 2, 17, 23, 2]),
-    "split": lambda s: s.window(time=4).split(time={"a": 0.6, "b": 0.4})["b"],
-    "weights": lambda s: s.window(time=4).weighted(np.arange(24.0)),
     "wrap": lambda s: s.window(time=8, lon=4, stride={"lon": 3}, wrap="lon"),
-    "pad": lambda s: s.window(time=8, lat=3, pad={"lat": 0.0}),
     "points": lambda s: s.window(time=3, lat=3).at_points(
         pd.DataFrame({"time": [40, 3, 90], "lat": [4.0, 9.0, 2.0], "name": ["a", "b", "c"]})
     ),
@@ -72,7 +68,7 @@ def test_the_numbers_of_threads(client: Any, path: Path, tmp_path: Path, name: s
     np.testing.assert_array_equal(scores, expected)
     assert scores.dtype == np.float64
     footprint = make_footprint(samples.recipe.planned, make_layouts(samples.recipe.planned))
-    if name in ("chunks", "2-d", "weights", "wrap", "pad"):
+    if name in ("2-d", "wrap"):
         assert recorder.num_reads == len(recorder.reads) == footprint.num_needed
     else:
         units = cut_samples(footprint, 1 << 12, 2)

@@ -15,51 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import xarray as xr
 from zarr.storage import LocalStore
 
 import xloader
-from tests.cluster.conftest import distributed
-from xloader.cluster import cluster_tasks
+from tests.jobs.test_stats_parts import write_data
 from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.errors import ChunkWarning, MemoryBudgetError, OptionError
 from xloader.jobs.statistics.stats_job import StatsJob
-from xloader.jobs.statistics.stats_sweep import StatsOnCluster
-from xloader.testing import FaultyStore, SourceRecorder, write_store
+from xloader.jobs.swept_job import ClusterSweep
+from xloader.testing import FaultyStore, SourceRecorder
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def write_data(place: Path) -> None:
-    """45 + 90 chunks, 24 chunks in 8 shards, 30 packed ones and a static variable."""
-    rng = np.random.default_rng(5)
-    t2m = rng.normal(280, 10, (300, 8, 9)).astype("f4")
-    t2m[rng.random(t2m.shape) < 0.1] = np.nan
-    dims = ("time", "lat", "lon")
-    ds = xr.Dataset(
-        {
-            "t2m": (dims, t2m),
-            "z": (dims, rng.normal(5e4, 900, t2m.shape)),
-            "q": (dims, rng.random(t2m.shape, "f4")),
-            "rain": (dims, rng.integers(0, 3000, t2m.shape) * 0.01),
-            "orog": (("lat", "lon"), rng.random((8, 9))),
-        },
-        {
-            "time": pd.date_range("2001-01-01", periods=300, freq="12h"),
-            "lat": np.linspace(70, -70, 8),
-            "lon": np.arange(9) * 40.0,
-        },
-    )
-    chunks = {"t2m": (20, 8, 3), "z": (10, 4, 9), "q": (25, 4, 9), "rain": (30, 8, 3)}
-    packing = {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -999}
-    write_store(
-        ds,
-        {**chunks, "orog": (3, 3)},
-        place,
-        encoding={"q": {"shards": (75, 4, 9)}, "rain": packing},
-    )
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +112,7 @@ def test_reads_of_two_tasks_are_those_that_are_predicted(
     samples = samples.isel(lat=slice(0, 4))
     samples = xloader.Samples(samples.recipe).window(time=1).inputs("z")
     job = StatsJob(samples.recipe.planned, None, None, (), [1], None)
-    run = StatsOnCluster(job, ClusterTasks(client), job.all_pieces())
+    run = ClusterSweep(job, ClusterTasks(client), job.all_pieces())
     assert 30 < run.num_chunks(job.all_pieces()) < 60
     xr.testing.assert_identical(samples.stats(leads=[1]), samples.stats(leads=[1], client=False))
     assert recorder.num_reads == run.num_chunks(job.all_pieces()) + 30
@@ -199,19 +167,19 @@ import os, signal, sys
 from pathlib import Path
 from tests.cluster import test_cluster_stats as tests
 from tests.cluster.conftest import distributed
-from xloader.jobs.statistics import stats_parts
-from xloader.jobs.statistics.stats_parts import StatsParts
+from xloader.jobs import merge_trees
+from xloader.jobs.merge_trees import TreeParts
 
 if __name__ == "__main__":
-    stats_parts._FLUSH_SECONDS = 0.0
-    folder, add = Path(sys.argv[2]), StatsParts.add
+    merge_trees._FLUSH_SECONDS = 0.0
+    folder, add = Path(sys.argv[2]), TreeParts.add
 
     def add_or_die(parts, nodes):
         add(parts, nodes)
-        if parts._parts._folder._num_files == 2:
+        if parts._num_files == 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    StatsParts.add = add_or_die
+    TreeParts.add = add_or_die
     _, samples = tests.recorded(Path(sys.argv[1]), folder / "log")
     with distributed.Client(sys.argv[3]):
         samples.stats(path=folder / "stats.nc", by="month")
@@ -234,43 +202,6 @@ def test_a_killed_client_goes_on_from_its_files(client: Any, data: Path, tmp_pat
     assert set(recorder.reads.values()) == {1}
     with xr.open_dataset(tmp_path / "stats.nc") as stored:
         xr.testing.assert_equal(stored.load(), whole)
-
-
-class MostTasks(distributed.SchedulerPlugin):  # type: ignore[misc]
-    """Notes how many tasks the scheduler has at most."""
-
-    def __init__(self, scheduler: Any) -> None:
-        self.scheduler = scheduler
-        self.most = self.num_done = 0
-
-    def transition(self, key: Any, start: str, finish: str, *_: Any, **__: Any) -> None:
-        self.most = max(self.most, len(self.scheduler.tasks))
-        self.num_done += finish == "memory"
-
-
-def watch(dask_scheduler: Any) -> None:
-    dask_scheduler.add_plugin(MostTasks(dask_scheduler), name="most-tasks")
-
-
-def told(dask_scheduler: Any) -> tuple[int, int]:
-    own = dask_scheduler.plugins["most-tasks"]
-    dask_scheduler.remove_plugin("most-tasks")
-    return own.most, own.num_done
-
-
-def test_the_scheduler_holds_few_tasks(
-    client: Any, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    samples = xloader.open(data)
-    whole = samples.stats(client=False)
-    # A chunk a unit.
-    monkeypatch.setattr(cluster_tasks, "_MOST_UNIT_NBYTES", 1)
-    client.run_on_scheduler(watch)
-    xr.testing.assert_identical(samples.stats(), whole)
-    most, num_done = client.run_on_scheduler(told)
-    assert num_done > 140
-    # Two tasks a thread, what they share, and those that are being forgotten.
-    assert most <= 4 * 2 + 1
 
 
 def test_absent_chunks_are_warned_of_once(client: Any, tmp_path: Path) -> None:
@@ -300,7 +231,7 @@ def test_memory_is_that_of_a_worker(client: Any, data: Path, tmp_path: Path) -> 
     samples.stats(dim="time", memory=least)
     tasks = Threads(client)
     job = StatsJob(samples.recipe.planned, None, None, (), (), None)
-    run = StatsOnCluster(job, tasks, job.all_pieces())
+    run = ClusterSweep(job, tasks, job.all_pieces())
     with pytest.raises(MemoryBudgetError, match="each of 8 threads of a worker") as caught:
         run.check_memory(100_000, 0, 0, is_flushed=False)
     assert caught.value.minimum_nbytes % 8 == 0

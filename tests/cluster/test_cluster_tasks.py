@@ -252,9 +252,3 @@ def test_jobs_within_a_task_do_not_wait_for_their_own_thread(
         for number in range(2)
     ]
     assert [future.result(timeout=60) for future in futures] == [8, 8]
-
-
-def test_memory_of_a_task(client: Any):
-    tasks = ClusterTasks(client)
-    assert tasks.num_threads == 2
-    assert tasks.task_memory(1000) == 1000

@@ -90,23 +90,7 @@ def only(samples: Samples, *names: str) -> Samples:
 
 Make = Callable[[Samples], Samples]
 CASES: dict[str, tuple[Make, dict[str, Any]]] = {
-    "straddling 1-d": (
-        lambda s: only(s, "sst", "index").window(time=4, stride=1),
-        {"at_least": 0.76},
-    ),
-    "straddling 2-d": (lambda s: only(s, "sst").window(time=3, lat=4, stride=2), {"at_least": 0.9}),
-    "straddling 3-d": (
-        lambda s: only(s, "sst", "depth").window(
-            {"time": 2, "lat": 4, "lon": 3}, stride={"lat": 3}, dilation={"time": 3}
-        ),
-        {"at_least": 0.6},
-    ),
-    "leads": (
-        lambda s: (
-            only(s, "sst", "index").window(time=3, stride=2).inputs("sst").targets("sst", time="+9")
-        ),
-        {"at_least": 0.88},
-    ),
+    "straddling": (lambda s: only(s, "sst").window(time=3, lat=4, stride=2), {"at_least": 0.9}),
     "mask as array": (
         lambda s: only(s, "sst").isel(lat=slice(1, 9)).window(time=2, stride=1),
         {"at_least": 0.66, "mask": make_dataset().sea.isel(lat=slice(1, 9))},
@@ -115,22 +99,18 @@ CASES: dict[str, tuple[Make, dict[str, Any]]] = {
         lambda s: s.window(time=5, lat=6).inputs("sst").field("d", "depth"),
         {"at_least": 0.62, "mask": "whole"},
     ),
-    "static alone": (lambda s: only(s, "depth").window(lat=3, stride=1), {"at_least": 0.68}),
     "subset and split": (
         lambda s: (
             only(s, "sst", "depth").window(time=2).split(time={"train": 0.7, "test": 0.3})["train"]
         ),
         {"at_least": 0.9},
     ),
-    "few windows": (
-        lambda s: only(s, "sst").window(time=2, lat=2, stride=1).select([300, 8, 9, 150]),
-        {"at_least": 0.92},
-    ),
     "packed": (lambda s: only(s, "packed").window(time=3, stride=1), {"at_least": 0.72}),
     "sharded": (lambda s: only(s, "sharded").window(time=3, stride=1), {"at_least": 0.9}),
     "one block": (lambda s: only(s, "tall").window(time=3, stride=2), {"at_least": 0.9}),
     "nothing to read": (lambda s: only(s, "whole").window(time=3), {}),
 }
+"""Kinds of sweeps; ``jobs/test_sample_units.py`` tries any samples in units."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -166,7 +146,7 @@ def test_windows_that_wrap_or_are_padded(
 
 
 def test_dropna(client: Any, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make, options = CASES["straddling 1-d"]
+    make, options = CASES["straddling"]
     expected = make(xloader.open(path)).dropna(**options, client=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     opened, recorder = counted(path, tmp_path / "log")
@@ -204,8 +184,8 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(
     source = DyingSource(opened.recipe.source, log=tmp_path / "log")
     source.mark, source.chunk = tmp_path / "mark", (4, 1, 1)
     samples = Samples(replace(opened.recipe, source=source))
-    make, options = CASES["straddling 2-d"]
-    expected = make(opened).is_valid(**options, client=False)
+    make, options = CASES["straddling"]
+    expected = make(opened).is_valid(**options, cache=False, client=False)
     mask = make(samples).is_valid(**options, cache=False, client=mortal_client)
     assert source.mark.exists()
     assert mask == expected
@@ -225,7 +205,7 @@ def killed(*args):
 
 window_counter.WindowCounter.add_unit = killed
 with distributed.Client(sys.argv[1]) as client:
-    make, options = CASES["straddling 2-d"]
+    make, options = CASES["straddling"]
     make(xloader.open(sys.argv[2])).is_valid(**options, cache=False)
 """
 
@@ -240,7 +220,7 @@ def test_a_client_that_is_killed_leaves_the_cluster_as_it_was(client: Any, path:
         check=False,
     )
     assert process.returncode == -signal.SIGKILL
-    make, options = CASES["straddling 2-d"]
+    make, options = CASES["straddling"]
     samples = make(xloader.open(path))
     expected = samples.is_valid(**options, cache=False, client=False)
     assert samples.is_valid(**options, cache=False) == expected

@@ -152,7 +152,7 @@ def test_batches_are_written_to_out(hardware: Any, has_transform: bool) -> None:
     ],
 )
 def test_bad_options_are_refused_before_anything_is_read(
-    hardware: Any, changes: dict[str, Any], message: str
+    changes: dict[str, Any], message: str
 ) -> None:
     samples, store = make_samples()
     before = store.num_reads

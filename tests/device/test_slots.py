@@ -16,7 +16,7 @@ from tests.device.fake_hardware import FakeHardware
 from xloader.device.copies import PinnedScratch, RunCopies, Staging, StagingPool, _release_here
 from xloader.device.pinned_slots import SlotRing, _unpin
 from xloader.engine.buffers import ArrayKind
-from xloader.engine.slot_layout import ALIGNMENT, SlotLayout, copy_fields, find_fields
+from xloader.engine.slot_layout import SlotLayout, find_fields
 from xloader.errors import ClosedError
 
 KINDS = [ArrayKind((2, 5, 3), np.dtype("f4")), ArrayKind((1, 5), np.dtype("i8"))]
@@ -32,64 +32,6 @@ def take(ring: SlotRing, value: int = 7) -> dict[str, np.ndarray]:
     joint, other = ring.take(KINDS)
     joint[...], other[...] = value, value
     return {"a": joint[0, :4], "b": joint[1, :4], "c": other[0, :4]}
-
-
-def test_fields_begin_at_multiples_of_the_alignment() -> None:
-    layout = SlotLayout.of(KINDS)
-    buffer = np.zeros(layout.nbytes, np.uint8)
-    arrays = layout.arrays(buffer)
-    assert [array.shape for array in arrays] == [(2, 5, 3), (1, 5)]
-    assert layout.offsets == (0, ALIGNMENT)
-    assert layout.nbytes == 2 * ALIGNMENT
-    assert SlotLayout.of([]).nbytes == ALIGNMENT
-
-
-def test_fields_are_found_where_they_lie() -> None:
-    layout = SlotLayout.of(KINDS)
-    buffer = np.zeros(layout.nbytes, np.uint8)
-    joint, other = layout.arrays(buffer)
-    begin = buffer.ctypes.data
-    found = find_fields({"b": joint[1, :2], "c": other[0]}, begin, begin + layout.nbytes)
-    assert found is not None
-    assert [(f.name, f.offset, f.kind.shape) for f in found] == [
-        ("b", 60, (2, 3)),
-        ("c", 256, (5,)),
-    ]
-    assert find_fields({"b": joint[1].copy()}, begin, begin + layout.nbytes) is None
-    assert find_fields({"b": joint[1][:, ::2]}, begin, begin + layout.nbytes) is None
-    assert find_fields({"c": other[0]}, begin, begin + 256) is None
-
-
-def test_fields_are_copied_in_any_order_of_memory() -> None:
-    values = np.arange(12.0).reshape(3, 4)
-    buffer = np.zeros(1024, np.uint8)
-    (place,) = copy_fields({"x": values.T}, buffer)
-    stored = buffer[place.offset : place.offset + place.kind.nbytes].view(place.kind.dtype)
-    assert (stored.reshape(place.kind.shape) == values.T).all()
-
-
-def test_a_slot_comes_back_when_nothing_refers_to_it() -> None:
-    _, ring, _ = make_copies()
-    arrays = take(ring)
-    assert ring.find(arrays) is not None
-    other = take(ring)
-    assert ring.num_outside == 1
-    assert ring.find(other) is None
-    del arrays
-    assert ring.find(take(ring)) is not None
-    assert ring.num_outside == 1
-
-
-def test_no_batch_is_opened_while_a_copy_is_about_to_free_a_slot() -> None:
-    copies, ring, _ = make_copies()
-    arrays = take(ring)
-    assert ring.has_room()
-    ring.begin_copy()
-    assert not ring.has_room()
-    del arrays
-    assert ring.has_room()
-    ring.end_copy()
-    copies.close()
 
 
 def test_the_engine_is_woken_when_a_slot_is_free() -> None:
@@ -128,73 +70,8 @@ def test_staging_is_not_given_away_while_it_is_read() -> None:
     copies.close()
 
 
-def test_staging_comes_back_once() -> None:
-    copies, ring, pool = make_copies(2)
-    sent = copies.send(take(ring))
-    other = copies.send(take(ring))
-    sent.release()
-    sent.release()
-    copies.close()
-    copies.close()
-    assert len(pool._free) == 2
-    with pytest.raises(ClosedError):
-        other.receive(lambda place, stored: stored)
-    assert len(pool._free) == 2
-
-
-def test_nothing_is_sent_after_the_end() -> None:
-    copies, ring, pool = make_copies()
-    copies.close()
-    with pytest.raises(ClosedError):
-        copies.send(take(ring))
-    with pytest.raises(ClosedError):
-        copies.send({"x": np.zeros(3)})
-    assert ring.has_room()
-    assert len(pool._free) == 1
-
-
-def test_a_copy_that_fails_holds_up_nothing() -> None:
-    copies, ring, _ = make_copies()
-
-    def fail(*args: Any) -> None:
-        raise RuntimeError("device lost")
-
-    copies._hardware.copy = fail  # type: ignore[method-assign]
-    arrays = take(ring)
-    with pytest.raises(RuntimeError, match="device lost"):
-        copies.send(arrays)
-    del arrays
-    assert ring.has_room()
-    assert ring.find(take(ring)) is not None
-
-
-def test_a_copy_that_fails_takes_no_memory() -> None:
-    copies, ring, pool = make_copies()
-    copies._hardware.copy = refuse  # type: ignore[method-assign]
-    arrays = take(ring)
-    with pytest.raises(RuntimeError, match="device lost") as caught:
-        copies.send(arrays)
-    # The user may keep the error, and with its frames what they refer to.
-    assert caught.value.__traceback__ is not None
-    assert not arrays
-    assert ring.has_room()
-    assert len(pool._free) == 1
-
-
 def refuse(*args: Any) -> None:
     raise RuntimeError("device lost")
-
-
-def test_a_copy_that_fails_on_its_way_ends_the_run_and_frees_its_slot() -> None:
-    copies, ring, _ = make_copies()
-    copies._hardware.wait = refuse  # type: ignore[method-assign]
-    errors: list[BaseException] = []
-    copies.start(lambda: None, errors.append)
-    copies.send(take(ring))
-    copies.close()
-    assert copies.join(time.monotonic() + 60)
-    assert [str(error) for error in errors] == ["device lost"]
-    assert ring.find(take(ring)) is not None
 
 
 def test_a_run_that_is_closed_within_send_frees_its_slot() -> None:
@@ -236,13 +113,6 @@ def test_a_forked_child_does_not_touch_the_device() -> None:
     assert marks == ["a mark"]
 
 
-def test_staging_that_is_too_small_is_replaced() -> None:
-    pool = StagingPool(FakeHardware())
-    pool.give_back(pool.take(256))
-    assert pool.take(512).memory.numel() == 512
-    assert not pool._free
-
-
 def test_a_copy_comes_after_the_last_use_of_its_staging() -> None:
     copies, ring, _ = make_copies(4)
     hardware = copies._hardware
@@ -262,3 +132,56 @@ def test_a_copy_comes_after_the_last_use_of_its_staging() -> None:
     # New memory, memory that was read, and memory that was copied into but not read.
     assert after == [None, "reading", "copy 2"]
     copies.close()
+
+
+def test_fields_are_found_where_they_lie() -> None:
+    layout = SlotLayout.of(KINDS)
+    buffer = np.zeros(layout.nbytes, np.uint8)
+    joint, other = layout.arrays(buffer)
+    begin = buffer.ctypes.data
+    found = find_fields({"b": joint[1, :2], "c": other[0]}, begin, begin + layout.nbytes)
+    assert found is not None
+    assert [(f.name, f.offset, f.kind.shape) for f in found] == [
+        ("b", 60, (2, 3)),
+        ("c", 256, (5,)),
+    ]
+    assert find_fields({"b": joint[1].copy()}, begin, begin + layout.nbytes) is None
+    assert find_fields({"b": joint[1][:, ::2]}, begin, begin + layout.nbytes) is None
+    assert find_fields({"c": other[0]}, begin, begin + 256) is None
+
+
+def test_a_slot_comes_back_when_nothing_refers_to_it() -> None:
+    _, ring, _ = make_copies()
+    arrays = take(ring)
+    assert ring.find(arrays) is not None
+    other = take(ring)
+    assert ring.num_outside == 1
+    assert ring.find(other) is None
+    del arrays
+    assert ring.find(take(ring)) is not None
+    assert ring.num_outside == 1
+
+
+def test_staging_comes_back_once() -> None:
+    copies, ring, pool = make_copies(2)
+    sent = copies.send(take(ring))
+    other = copies.send(take(ring))
+    sent.release()
+    sent.release()
+    copies.close()
+    copies.close()
+    assert len(pool._free) == 2
+    with pytest.raises(ClosedError):
+        other.receive(lambda place, stored: stored)
+    assert len(pool._free) == 2
+
+
+def test_nothing_is_sent_after_the_end() -> None:
+    copies, ring, pool = make_copies()
+    copies.close()
+    with pytest.raises(ClosedError):
+        copies.send(take(ring))
+    with pytest.raises(ClosedError):
+        copies.send({"x": np.zeros(3)})
+    assert ring.has_room()
+    assert len(pool._free) == 1

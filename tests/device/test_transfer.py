@@ -98,12 +98,11 @@ def test_batches_that_are_dropped_are_whole(use_device: UseDevice) -> None:
     assert len(hardware.staged) <= 4
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_batches_of_worker_processes_are_whole(use_device: UseDevice, prefetch: int) -> None:
+def test_batches_of_worker_processes_are_whole(use_device: UseDevice) -> None:
     hardware = use_device(BusHardware())
     options: dict[str, Any] = {
         "batch_size": 4,
-        "prefetch": prefetch,
+        "prefetch": 2,
         "plan": xloader.PlanRules(lanes=2),
     }
     plain = ids_of(make_samples(200).loader(**options, output="numpy"))
@@ -136,7 +135,7 @@ def test_a_slot_that_is_used_again_too_early_is_noticed(use_device: UseDevice) -
 def test_nothing_is_left_of_an_abandoned_iterator(use_device: UseDevice) -> None:
     use_device(BusHardware(2))
     loader = make_loader()
-    for _ in range(20):
+    for _ in range(6):
         iterator = iter(loader)
         first = [next(iterator) for _ in range(5)]
         del iterator
@@ -243,10 +242,19 @@ def test_a_state_is_that_of_the_batch_in_hand(use_device: UseDevice) -> None:
     assert all(map(is_right, rest))
 
 
-def test_results_of_map_cross_too(use_device: UseDevice) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [lambda t: t + 0.0, lambda t: t[..., ::-1], np.asfortranarray],
+    ids=["new", "turned", "in another order"],
+)
+def test_results_of_map_cross_too(change: Any, use_device: UseDevice) -> None:
     """They are copied into pinned memory, one batch at a time."""
     hardware = use_device(BusHardware(9))
-    samples = make_samples(200).map(lambda ds: ds.assign(t=ds.t + 0.0))
+
+    def function(ds: xr.Dataset) -> xr.Dataset:
+        return ds.assign(t=(ds.t.dims, change(ds.t.values)))
+
+    samples = make_samples(200).map(function)
     with samples.loader(batch_size=3, device="cpu", threads=3) as loader:
         for _ in range(2):
             assert all(map(is_right, loader))
@@ -255,6 +263,43 @@ def test_results_of_map_cross_too(use_device: UseDevice) -> None:
     assert not running()
     del block
     assert hardware.pinned == []
+
+
+class LosingHardware(FakeHardware):
+    """Fails at one copy: when it is queued, or on its way."""
+
+    def __init__(self, when: str) -> None:
+        super().__init__()
+        self._when, self._num_waits = when, 0
+
+    def copy(self, source: Any, target: Any, after: Any) -> Any:
+        copied = super().copy(source, target, after)
+        if self._when == "queued" and self.num_copies == 7:
+            raise RuntimeError("device lost")
+        return copied
+
+    def wait(self, copied: Any) -> None:
+        self._num_waits += 1
+        if self._when == "on its way" and self._num_waits == 7:
+            raise RuntimeError("device lost")
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("when", ["queued", "on its way"])
+def test_a_copy_that_fails_ends_the_epoch_and_takes_no_memory(
+    when: str, prefetch: int, use_device: UseDevice
+) -> None:
+    hardware = use_device(LosingHardware(when))
+    with make_loader(60, prefetch=prefetch) as loader:
+        # The user may keep the error, and with its frames what they refer to.
+        with pytest.raises(RuntimeError, match="device lost") as caught:
+            list(loader)
+        assert caught.value.__traceback__ is not None
+        for _ in range(2):
+            assert all(map(is_right, loader))
+        assert loader.device_path.ring.num_outside == 0  # type: ignore[union-attr]
+    assert len(hardware.staged) <= 4
+    assert not running()
 
 
 def test_threads_that_share_an_iterator(use_device: UseDevice) -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import xloader
-from xloader import Samples, World
+from xloader import Samples
 from xloader.core.options import LoaderOptions
 from xloader.device.unpacking import TensorUnpacker
 from xloader.errors import NanError
@@ -122,7 +122,6 @@ def datasets(draw: st.DrawFn) -> xr.Dataset:
     )
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     ds=datasets(),
     dtype=st.sampled_from([None, "float32", "float64"]),
@@ -191,34 +190,6 @@ def make_samples(**more: Any) -> Samples:
     )
     chunks = {name: (5, *variable.shape[1:]) for name, variable in ds.variables.items()}
     return xloader.open(write_store(ds, chunks)).window(time=2, stride=1)
-
-
-def test_plain_fields_beside_packed_ones_stay_as_they_are() -> None:
-    samples = make_samples().normalize({"t": (280.0, 2.0), "u": (0.5, 0.25)}).fillna(0.0)
-    fields = fields_of(samples)
-    assert [field.name for field in fields] == ["t"]
-    with (
-        packed_loader(samples, fields) as loader,
-        samples.loader(output="numpy", batch_size=5, seed=1) as other,
-    ):
-        for batch, expected in zip(loader, other, strict=True):
-            assert batch.ids.tolist() == expected.ids.tolist()
-            np.testing.assert_array_equal(batch.u, expected.u)
-            # Values around 280 were rounded before they were normalised, the packed ones not.
-            same(unpacked(batch, fields)["t"], expected.t, 280.0 / 2.0, np.dtype("f4"))
-        assert loader.report().num_reads == other.report().num_reads
-        assert loader.explain().num_reads == other.explain().num_reads
-
-
-def test_a_short_batch_of_several_ranks_is_padded_as_stored() -> None:
-    samples = make_samples()
-    fields = fields_of(samples)
-    with packed_loader(samples, fields, batch_size=4, world=World(0, 2)) as loader:
-        batches = list(loader)
-    assert [batch["t"].shape for batch in batches] == [(4, 2, 4, 6), (2, 2, 4, 6)]
-    last = batches[-1]
-    assert last.is_padding.tolist() == [False, True]
-    np.testing.assert_array_equal(last["t"][1], last["t"][0])
 
 
 @pytest.mark.parametrize("fill", [None, 0.0])
@@ -310,18 +281,3 @@ def test_integers_that_are_normalised_are_packed() -> None:
         for batch in loader:
             expected = (batch.ids[:, None] + np.arange(2) - 6.0) / 2.0
             same(unpacked(batch, fields)["n"], expected, 10.0, np.dtype("f4"))
-
-
-def test_explain_says_what_crosses_to_the_device() -> None:
-    samples = make_samples().normalize({"t": (280.0, 2.0), "u": (0.5, 0.25)})
-    fields = fields_of(samples)
-    options = LoaderOptions(device="cpu", batch_size=5)
-    with PlannedLoader(samples.recipe, options, torch.from_numpy, fields) as loader:
-        told = loader.explain()
-    # Per sample 2 * 4 * 6 numbers, of 2 bytes and of 4.
-    assert told.transfer == "1.4 KiB a batch to cpu: t as stored (int16), u as values"
-    assert "transfer" in str(told)
-    assert "normalised" not in told.gather
-    with samples.loader(output="numpy", batch_size=5) as other:
-        assert other.explain().transfer == ""
-        assert other.explain().gather.endswith("t normalised while unpacked")

@@ -30,13 +30,12 @@ from xloader.jobs.advice import chunk_search as chunk_trials
 from xloader.jobs.advice.chunk_advice import ChunkProposal
 from xloader.jobs.advice.chunk_search import ChunkTrials, find_advice
 from xloader.jobs.advice.read_speed import ReadSpeed
-from xloader.jobs.advice.target_recipe import RechunkedSource, recipe_in_chunks, taken_variables
+from xloader.jobs.advice.target_recipe import recipe_in_chunks, taken_variables
 from xloader.loader.planned_loader import PlannedLoader
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
 from xloader.show.cost_figures import Figures
-from xloader.sources.open.open_source import open_source
 from xloader.testing import CountingStore, write_store
 
 pytestmark = [
@@ -372,25 +371,6 @@ def test_chunks_that_stay_in_memory_need_no_better_ones() -> None:
         assert loader.explain().num_reads == 0
 
 
-def test_a_gain_in_one_figure_does_not_pay_for_a_loss_in_another() -> None:
-    samples = xloader.open(long_store((960, 20))).window(time=1)
-    advice = samples.advise(memory="8MiB", threads=2)
-    now, base = replace(advice.best, num_objects=100_000), advice.best
-    assert now.gb_per_s is not None
-    assert now.mixing_share is not None
-    speed, share = now.gb_per_s, now.mixing_share
-
-    def chosen(**changes: Any) -> list[ChunkProposal]:
-        return chunk_trials.choose(now, [replace(base, num_objects=100_000, **changes)])
-
-    assert chosen() == []
-    assert chosen(gb_per_s=1.1 * speed) == []
-    assert chosen(gb_per_s=1.2 * speed) != []
-    assert chosen(gb_per_s=1.2 * speed, mixing_share=share - 0.1) == []
-    assert chosen(mixing_share=share + 0.2) != []
-    assert chosen(mixing_share=share + 0.2, gb_per_s=0.8 * speed) == []
-
-
 def test_proposals_for_many_ids_are_predicted_for_these_ids(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -418,20 +398,6 @@ def test_many_objects_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     best = advice.best
     assert best.shards is not None
     assert best.num_objects == 1
-
-
-def test_kinds_are_distinct_and_few() -> None:
-    samples = opened().window(time=2, lat=5, lon=5, stride={"time": 1, "lat": 4, "lon": 3})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunk_shapes, "LEAST_CHUNK_NBYTES", 2_000)
-        patch.setattr(chunk_shapes, "MOST_CHUNK_NBYTES", 40_000)
-        advice = samples.advise(batch_size=4, memory="200KiB", threads=2)
-    assert 1 <= len(advice.proposals) <= 3
-    kinds = [proposal.kind for proposal in advice.proposals]
-    assert kinds[0] == "best"
-    assert len(set(kinds)) == len(kinds)
-    shapes = {tuple(proposal.chunks.items()) for proposal in advice.proposals}
-    assert len(shapes) == len(kinds)
 
 
 # --- sizes and speed ---------------------------------------------------------------------------
@@ -510,16 +476,6 @@ def test_mistakes_are_named() -> None:
     assert samples.advise(memory=caught.value.minimum_nbytes) is not None
 
 
-def test_a_described_store_refuses_to_read() -> None:
-    samples = opened().window(time=1)
-    recipe = recipe_in_chunks(samples.recipe, {"time": 4})
-    with pytest.raises(UnsupportedDataError, match="only described"):
-        recipe.source.fetch([])
-    with pytest.raises(UnsupportedDataError, match=r"samples\.materialize"):
-        recipe.source.bundle_of("t2m", (0, 0, 0))
-    assert recipe.source.coordinates().sizes["time"] == 240
-
-
 def test_advice_is_shown_as_a_plain_table() -> None:
     advice = opened().window(time=3, stride=1).inputs("z").advise(memory="600KiB", batch_size=2)
     assert isinstance(advice, Advice)
@@ -547,7 +503,25 @@ def test_a_proposal_of_todays_chunks_says_what_changes():
     )
 
 
-def test_a_rechunked_source_has_other_chunks_of_the_elements_kept() -> None:
-    base = open_source(xr.Dataset({"t": (("time", "x"), np.zeros((10, 4)))}))
-    variable = RechunkedSource(base, ["t"], {"time": range(2, 9)}, {"time": 3}).variables["t"]
-    assert (variable.shape, variable.chunks) == ((7, 4), (3, 4))
+def test_kinds_are_distinct_and_few() -> None:
+    samples = opened().window(time=2, lat=5, lon=5, stride={"time": 1, "lat": 4, "lon": 3})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunk_shapes, "LEAST_CHUNK_NBYTES", 2_000)
+        patch.setattr(chunk_shapes, "MOST_CHUNK_NBYTES", 40_000)
+        advice = samples.advise(batch_size=4, memory="200KiB", threads=2)
+    assert 1 <= len(advice.proposals) <= 3
+    kinds = [proposal.kind for proposal in advice.proposals]
+    assert kinds[0] == "best"
+    assert len(set(kinds)) == len(kinds)
+    shapes = {tuple(proposal.chunks.items()) for proposal in advice.proposals}
+    assert len(shapes) == len(kinds)
+
+
+def test_a_described_store_refuses_to_read() -> None:
+    samples = opened().window(time=1)
+    recipe = recipe_in_chunks(samples.recipe, {"time": 4})
+    with pytest.raises(UnsupportedDataError, match="only described"):
+        recipe.source.fetch([])
+    with pytest.raises(UnsupportedDataError, match=r"samples\.materialize"):
+        recipe.source.bundle_of("t2m", (0, 0, 0))
+    assert recipe.source.coordinates().sizes["time"] == 240

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import xarray as xr
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-import xloader
 from tests.cases import Case, cases
 from tests.jobs.needed_elements import needed
 from xloader.jobs import covered_elements
-from xloader.jobs.covered_elements import BoxCover, CoveredElements
+from xloader.jobs.covered_elements import CoveredElements
 from xloader.recipe.layout import make_layouts
 
 
@@ -38,21 +36,3 @@ def test_elements_that_turn_up_in_samples(case: Case, data: st.DataObject) -> No
         assert (cover.is_all, cover.is_empty) == (box.all(), not box.any())
         kind = "flags" if cover.flags is not None else "all" if cover.is_all else "lines"
         event(kind)
-
-
-def test_a_chunk_within_the_samples_costs_no_flags() -> None:
-    ds = xr.Dataset({"t": (("time", "x"), np.zeros((40, 6)))})
-    recipe = xloader.open(ds).window({"time": 4}, stride=1).recipe
-    cover = CoveredElements(recipe, make_layouts(recipe), "t").of_box((10, 0), (10, 6))
-    assert cover.lines == (None, None)
-    assert cover.flags is None
-
-
-def test_union_of_lines_stays_lines_where_it_can() -> None:
-    early, late = np.array([True, True, False]), np.array([False, True, True])
-    first, second = BoxCover((3, 2), (early, None)), BoxCover((3, 2), (late, None))
-    assert first.union(second).is_all
-    other = BoxCover((3, 2), (late, np.array([True, False])))
-    both = first.union(other)
-    assert both.flags is not None
-    assert np.count_nonzero(both.flags) == 5

@@ -466,17 +466,6 @@ def test_a_session_of_icechunk(tmp_path: Path) -> None:
     assert again.num_reads == 0
 
 
-@pytest.mark.parametrize("compressor", ["zstd", "lz4", None, zarr.codecs.GzipCodec(level=1)])
-@pytest.mark.parametrize("checksum", [True, False])
-def test_compressors(compressor: Any, checksum: bool) -> None:
-    samples = opened().window(time=2)
-    store = zarr.storage.MemoryStore()
-    samples.materialize(store, chunks={"time": 4}, compressor=compressor, checksum=checksum)
-    target = check_same(samples, store)
-    assert ("crc32c" in target.recipe.source.path_of("t2m")) == checksum
-    assert target.recipe.source.path_of("t2m").startswith("direct")
-
-
 def test_what_lies_there_already(tmp_path: Path) -> None:
     samples = opened().window(time=2)
     chunks = {"time": 4}
@@ -682,19 +671,6 @@ def test_advice_beside_sizes_is_refused() -> None:
         samples.materialize(zarr.storage.MemoryStore(), shards={"time": 2})
     with pytest.raises(OptionError, match="not that of"):
         samples.materialize(zarr.storage.MemoryStore(), advice="best")  # type: ignore[arg-type]
-
-
-def test_statistics_give_the_bounds_of_packing() -> None:
-    samples = opened().window(time=2)
-    stats = samples.stats()
-    done = samples.materialize(
-        zarr.storage.MemoryStore(), chunks={"time": 4}, pack={"z": "int16"}, stats=stats
-    )
-    assert done.num_bounds_reads == 0
-    whole = samples.materialize(zarr.storage.MemoryStore(), chunks={"time": 4}, pack={"z": "int16"})
-    assert whole.num_bounds_reads == 18
-    # The same bounds, and so the same bits.
-    assert [own.digest for own in done.variables] == [own.digest for own in whole.variables]
 
 
 class CrowdedStore(LatencyStore):

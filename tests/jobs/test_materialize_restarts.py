@@ -18,10 +18,9 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.errors import SourceAccessError, StoreFullError, TargetError, TargetWarning
-from xloader.jobs.materialize.section_writer import shards_of_part
+from xloader.errors import StoreFullError, TargetError, TargetWarning
 from xloader.sources.stores.writable_store import WritableStore
-from xloader.testing import SourceRecorder, write_store
+from xloader.testing import write_store
 
 OPTIONS: dict[str, Any] = {"chunks": {"time": 4}, "shards": {"time": 8}, "threads": 2}
 DIRECT, BETWEEN = "1MiB", "256KiB"
@@ -79,35 +78,6 @@ class Breaking:
             put(store, key, data)
 
         monkeypatch.setattr(WritableStore, "put", breaking)
-
-
-@pytest.mark.parametrize(
-    ("memory", "most"),
-    [*((DIRECT, most) for most in (0, 8, 29)), *((BETWEEN, most) for most in (8, 31, 56))],
-)
-def test_a_job_that_breaks_anywhere_goes_on(
-    samples: Samples,
-    expected: dict[str, str],
-    tmp_path: Path,
-    memory: str,
-    most: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    target = tmp_path / "t.zarr"
-    with monkeypatch.context() as patched:
-        Breaking(patched, most, ZeroDivisionError())
-        # Threads of an error that is not from a store end the call as it is.
-        with pytest.raises((ZeroDivisionError, SourceAccessError)):
-            samples.materialize(target, memory=memory, **OPTIONS)
-    recorder = SourceRecorder(samples.recipe.source)
-    again = xloader.open(recorder).window(time=3)
-    done = again.materialize(target, memory=memory, verify=True, **OPTIONS)
-    assert done.is_complete
-    assert recorder.num_reads == done.num_reads == done.expected_reads
-    assert objects_in(target) == expected
-    assert sum(own.num_done + own.num_written for own in done.variables) == 24
-    (is_between,) = {own.intermediate_chunks is not None for own in done.variables[:1]}
-    assert is_between == (memory == BETWEEN) or done.variables[0].num_written == 0
 
 
 RUN = """
@@ -295,62 +265,3 @@ def test_bounds_that_were_found_are_not_read_again(
     done = samples.materialize(tmp_path / "t.zarr", **options)
     assert done.num_bounds_reads == 0
     assert done.is_complete
-
-
-MEMORY = """
-import sys, threading, time
-import numpy as np, psutil, zarr
-import xloader
-folder, num_steps = sys.argv[1], int(sys.argv[2])
-group = zarr.create_group(folder + f"/{num_steps}.zarr")
-shape, dims = (num_steps, 128, 128), ("time", "y", "x")
-array = group.create_array("t", shape=shape, chunks=(64, 64, 64), dtype="f4", dimension_names=dims)
-rng = np.random.default_rng(0)
-for begin in range(0, num_steps, 64):
-    array[begin : begin + 64] = rng.random((64, 128, 128), np.float32)
-samples = xloader.open(folder + f"/{num_steps}.zarr").window(time=2)
-options = {"chunks": {"time": 16}, "shards": {"time": 48}, "memory": "48MiB", "threads": 2}
-# The first call imports and starts what it needs.
-
-samples.materialize(folder + f"/{num_steps}-dry.zarr", dry_run=True, **options)
-xloader.open(folder + "/small.zarr").window(time=2).materialize(
-    folder + f"/{num_steps}-small.zarr", chunks={"time": 16}
-)
-process, peak, is_over = psutil.Process(), [0], threading.Event()
-
-def watch():
-    while not is_over.wait(0.002):
-        peak[0] = max(peak[0], process.memory_info().rss)
-
-thread = threading.Thread(target=watch)
-begin = process.memory_info().rss
-thread.start()
-done = samples.materialize(folder + f"/{num_steps}-out.zarr", **options)
-is_over.set()
-thread.join()
-print(peak[0] - begin, done.expected_peak_nbytes, done.num_reads)
-"""
-
-
-def test_memory_stays_within_the_budget_with_16_times_the_data(tmp_path: Path) -> None:
-    small = xr.Dataset({"t": (("time", "y", "x"), np.zeros((32, 8, 8), "f4"))})
-    write_store(small, {"t": (16, 8, 8)}, tmp_path / "small.zarr")
-    peaks = []
-    for num_steps in (128, 2048):
-        command = [sys.executable, "-c", MEMORY, str(tmp_path), str(num_steps)]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=240)
-        assert told.returncode == 0, told.stderr
-        peak, expected, num_reads = map(int, told.stdout.split())
-        assert num_reads == num_steps // 64 * 4
-        assert expected <= 48 << 20
-        assert peak <= 1.1 * (48 << 20) + (32 << 20)
-        peaks.append(peak)
-    # 8 and 128 MiB of data.
-    assert peaks[1] <= peaks[0] + (48 << 20)
-
-
-def test_parts_share_only_the_shards_that_are_needed() -> None:
-    needed = np.array([True, False, True, True, True])
-    parts = [shards_of_part(needed, (part, 2)) for part in range(2)]
-    assert parts[1].tolist() == [False, False, False, True, True]
-    assert sum(parts).tolist() == needed.astype(int).tolist()

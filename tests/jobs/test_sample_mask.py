@@ -39,11 +39,6 @@ def test_masks_combine_as_arrays_do() -> None:
     assert "of 300 samples: a mask" in repr(one)
 
 
-def test_a_mask_is_frozen() -> None:
-    with pytest.raises(AttributeError):
-        SampleMask.of(FLAGS).check = "another"  # type: ignore[misc]
-
-
 def test_masks_of_other_samples_are_refused() -> None:
     with pytest.raises(OptionError, match=r"masks of 300 and 299 samples"):
         SampleMask.of(FLAGS) & SampleMask.of(FLAGS[1:])

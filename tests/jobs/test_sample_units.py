@@ -167,6 +167,21 @@ def test_random_numbers_labels_and_tables_are_those_of_all_samples() -> None:
             np.testing.assert_array_equal(own.score(fn), expected)
 
 
+def test_memory_is_that_of_a_worker() -> None:
+    _ds, store, _ = with_mask("static")
+    samples = xloader.open(store).window(time=2)
+    told = r"4 threads of a worker.*fewer threads"
+    with pytest.MonkeyPatch.context() as patch:
+        run_here(patch, TasksHere(None, 1, threads=4))
+        for verb in (samples.is_valid, lambda **o: samples.score(described, **o)):
+            with pytest.raises(MemoryBudgetError, match=told) as caught:
+                verb(memory=1000)
+            least = caught.value.minimum_nbytes
+            with pytest.raises(MemoryBudgetError, match=told):
+                verb(memory=least - 4)
+            verb(memory=least)
+
+
 def test_units_begin_at_new_windows_and_large_blocks_are_shared() -> None:
     ds = xr.Dataset({"t": (("time", "x"), np.random.default_rng(0).random((64, 12)))})
     ds["t"][9, 2] = np.nan
@@ -184,18 +199,3 @@ def test_units_begin_at_new_windows_and_large_blocks_are_shared() -> None:
     assert [unit.share for unit in units] == [(number, 4) for number in range(4)]
     assert sum(unit.num_border for unit in units) == 4 * 16
     assert len(cut(check.line, 64 * 3 * 8, 40)) == 2
-
-
-def test_memory_is_that_of_a_worker() -> None:
-    _ds, store, _ = with_mask("static")
-    samples = xloader.open(store).window(time=2)
-    told = r"4 threads of a worker.*fewer threads"
-    with pytest.MonkeyPatch.context() as patch:
-        run_here(patch, TasksHere(None, 1, threads=4))
-        for verb in (samples.is_valid, lambda **o: samples.score(described, **o)):
-            with pytest.raises(MemoryBudgetError, match=told) as caught:
-                verb(memory=1000)
-            least = caught.value.minimum_nbytes
-            with pytest.raises(MemoryBudgetError, match=told):
-                verb(memory=least - 4)
-            verb(memory=least)

@@ -22,7 +22,7 @@ from xloader.errors import (
     UnknownNameError,
     XloaderError,
 )
-from xloader.jobs.statistics import stats_sweep
+from xloader.jobs import swept_job
 from xloader.recipe.layout import make_layouts
 from xloader.testing import CountingStore, write_store
 
@@ -56,7 +56,7 @@ def test_those_of_numpy(case: Case, data: st.DataObject) -> None:
     threads = data.draw(st.sampled_from([1, 3]))
     case.store.reset()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stats_sweep, "_WAVE_CHUNKS", data.draw(st.sampled_from([1, 4096])))
+        patch.setattr(swept_job, "_WAVE_CHUNKS", data.draw(st.sampled_from([1, 4096])))
         stats = case.samples.stats(dim=reduced, threads=threads)
     reads = {k: n for k, n in case.store.reads.items() if k.split("/")[0] in case.dataset.data_vars}
     assert set(reads.values()) <= {1}
@@ -185,23 +185,6 @@ def test_a_calendar_of_360_days() -> None:
     assert stats.sizes["dayofyear"] == 360
 
 
-@pytest.mark.parametrize("dim", [None, "time"])
-def test_differences_along_time(dim: str | None) -> None:
-    ds, samples = open_climate()
-    stats = samples.stats(leads=[1, "1D", 90, 0], dim=dim)
-    assert stats["lead"].values.astype("m8[h]").astype(int).tolist() == [12, 24, 1080, 0]
-    assert "lead" not in stats["orog"].dims
-    for name in ("t2m", "rain", "z"):
-        array = ds[name].astype("f8")
-        kept = ("level",) if dim is None else tuple(d for d in array.dims if d != "time")
-        for row, lead in enumerate([1, 2, 90, 0]):
-            diff = array.isel(time=slice(lead, None)).values - array[: len(array) - lead].values
-            values = diff if lead else array.values
-            axes = tuple(array.get_axis_num(d) for d in kept if d in array.dims)
-            wanted = of_numpy(values, np.ones_like(values, bool), axes)
-            assert_close(stats[name].isel(lead=row).values, wanted, array.values)
-
-
 @given(case=cases(has_nan=True), data=st.data())
 def test_differences_of_numpy(case: Case, data: st.DataObject) -> None:
     """Any shapes, chunks, windows, fields and subsets: pairs of which samples need both."""
@@ -211,7 +194,7 @@ def test_differences_of_numpy(case: Case, data: st.DataObject) -> None:
     dim = data.draw(st.sampled_from(["time", ...]))
     case.store.reset()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stats_sweep, "_WAVE_CHUNKS", data.draw(st.sampled_from([1, 3, 4096])))
+        patch.setattr(swept_job, "_WAVE_CHUNKS", data.draw(st.sampled_from([1, 3, 4096])))
         stats = case.samples.stats(dim=dim, leads=leads, threads=data.draw(st.sampled_from([1, 3])))
     reads = {k: n for k, n in case.store.reads.items() if k.split("/")[0] in case.dataset.data_vars}
     assert set(reads.values()) <= {1}
@@ -256,19 +239,6 @@ def test_differences_skip_gaps_and_elements_that_no_sample_needs() -> None:
         np.testing.assert_allclose(
             found[1:], [np.mean(pairs), np.std(pairs), min(pairs), max(pairs)]
         )
-
-
-@pytest.mark.parametrize("threads", [1, 4])
-def test_differences_read_each_chunk_once(threads: int) -> None:
-    ds, store = climate({"t2m": (7, 4, 3), "z": (1, 3, 6, 5), "rain": (90, 6, 5), "orog": (6, 5)})
-    store.reset()
-    stats = xloader.stats(store, variables=["t2m", "z"], leads=["12h", "10D"], threads=threads)
-    reads = {k: n for k, n in store.reads.items() if k.split("/")[0] in ("t2m", "z")}
-    assert set(reads.values()) == {1}
-    diff = ds.t2m[20:].values.astype("f8") - ds.t2m[:-20].values
-    assert_close(
-        stats.t2m.isel(lead=1).values, of_numpy(diff, np.ones_like(diff, bool), ()), ds.t2m.values
-    )
 
 
 def test_differences_by_month_count_at_the_earlier_time() -> None:
@@ -340,11 +310,11 @@ def test_a_test_year_cannot_leak() -> None:
 
 def test_the_mean_of_a_constant_is_the_constant() -> None:
     value = np.float32(273.15)
-    ds = xr.Dataset({"t": (("time", "x"), np.full((1000, 10_000), value))}).chunk(time=100)
+    ds = xr.Dataset({"t": (("time", "x"), np.full((1000, 1000), value))}).chunk(time=100)
     stats = xloader.stats(ds).t
     assert abs(stats.sel(stat="mean").item() - float(value)) < 1e-9
     assert stats.sel(stat="std").item() < 1e-9
-    assert stats.sel(stat="count").item() == 10**7
+    assert stats.sel(stat="count").item() == 10**6
 
 
 def test_a_whole_dataset_with_all_kinds_of_variables() -> None:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 import pickle
-import signal
-import subprocess
-import sys
-import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -17,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from zarr.storage import LocalStore
 
 import xloader
 from xloader.errors import (
@@ -32,9 +26,9 @@ from xloader.errors import (
     TargetError,
     UnsupportedDataError,
 )
-from xloader.jobs import kept_result
+from xloader.jobs import kept_result, merge_trees, swept_job
 from xloader.jobs.kept_result import KeptResult
-from xloader.jobs.statistics import stats_job, stats_parts, stats_sweep
+from xloader.jobs.statistics import stats_job, stats_parts
 from xloader.testing import CountingStore, FaultyStore, LatencyStore, truncate, write_store
 
 KINDS: list[dict[str, Any]] = [
@@ -46,14 +40,17 @@ KINDS: list[dict[str, Any]] = [
 
 
 def write_data(place: Any = None) -> Any:
-    """A store of 45 + 90 chunks of two variables, and a small one."""
+    """45 + 90 chunks, 24 chunks in 8 shards, 30 packed ones and a static variable."""
     rng = np.random.default_rng(5)
     t2m = rng.normal(280, 10, (300, 8, 9)).astype("f4")
     t2m[rng.random(t2m.shape) < 0.1] = np.nan
+    dims = ("time", "lat", "lon")
     ds = xr.Dataset(
         {
-            "t2m": (("time", "lat", "lon"), t2m),
-            "z": (("time", "lat", "lon"), rng.normal(5e4, 900, t2m.shape)),
+            "t2m": (dims, t2m),
+            "z": (dims, rng.normal(5e4, 900, t2m.shape)),
+            "q": (dims, rng.random(t2m.shape, "f4")),
+            "rain": (dims, rng.integers(0, 3000, t2m.shape) * 0.01),
             "orog": (("lat", "lon"), rng.random((8, 9))),
         },
         {
@@ -62,8 +59,14 @@ def write_data(place: Any = None) -> Any:
             "lon": np.arange(9) * 40.0,
         },
     )
-    chunks = {"t2m": (20, 8, 3), "z": (10, 4, 9), "orog": (3, 3)}
-    return write_store(ds, chunks, place)
+    chunks = {"t2m": (20, 8, 3), "z": (10, 4, 9), "q": (25, 4, 9), "rain": (30, 8, 3)}
+    packing = {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -999}
+    return write_store(
+        ds,
+        {**chunks, "orog": (3, 3)},
+        place,
+        encoding={"q": {"shards": (75, 4, 9)}, "rain": packing},
+    )
 
 
 def samples_of(store: Any) -> xloader.Samples:
@@ -79,8 +82,8 @@ def chunk_reads(store: CountingStore) -> dict[str, int]:
 
 def often(patch: pytest.MonkeyPatch) -> None:
     """Write partial statistics after every few chunks."""
-    patch.setattr(stats_parts, "_FLUSH_SECONDS", 0.0)
-    patch.setattr(stats_sweep, "_WAVE_CHUNKS", 4)
+    patch.setattr(merge_trees, "_FLUSH_SECONDS", 0.0)
+    patch.setattr(swept_job, "_WAVE_CHUNKS", 4)
 
 
 @pytest.mark.parametrize("options", KINDS)
@@ -158,10 +161,10 @@ def test_a_rerun_reads_only_what_is_missing(
 def test_a_slow_job_is_written_between_few_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stats_parts, "_FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(merge_trees, "_FLUSH_SECONDS", 0.0)
     # As if each chunk took longer than the time between two files.
-    monkeypatch.setattr(stats_sweep, "_WAVE_SECONDS", 0.0)
-    monkeypatch.setattr(stats_sweep, "_FIRST_WAVE", 8)
+    monkeypatch.setattr(swept_job, "_WAVE_SECONDS", 0.0)
+    monkeypatch.setattr(swept_job, "_FIRST_WAVE", 8)
     inner = write_data()
     whole = samples_of(inner).stats()
     counted = CountingStore(inner)
@@ -173,47 +176,6 @@ def test_a_slow_job_is_written_between_few_chunks(
     xr.testing.assert_identical(samples_of(counted).stats(path=path), whole)
     assert len(first) > 80
     assert len(set(first) & set(chunk_reads(counted))) <= 1
-
-
-CHILD = """
-import sys, time
-from tests.jobs import test_stats_parts as parts
-from zarr.storage import LocalStore
-from xloader.jobs.statistics import stats_parts, stats_sweep
-from xloader.testing import LatencyStore
-stats_parts._FLUSH_SECONDS, stats_sweep._WAVE_CHUNKS = 0.0, 4
-store = LatencyStore(LocalStore(sys.argv[1]), 0.003)
-samples = parts.samples_of(store)
-print("begun", flush=True)
-samples.stats(path=sys.argv[2], threads=2, **parts.KINDS[int(sys.argv[3])])
-"""
-
-
-def test_a_killed_job_goes_on(tmp_path: Path) -> None:
-    kind = 3
-    data = tmp_path / "data.zarr"
-    write_data(data)
-    store = LocalStore(data)
-    whole = samples_of(store).stats(**KINDS[kind])
-    path = tmp_path / "stats.nc"
-    rng = np.random.default_rng(kind)
-    num_kept = []
-    for _ in range(int(os.environ.get("XLOADER_NUM_KILLS", "2"))):
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(data), str(path), str(kind)],
-            stdout=subprocess.PIPE,
-        )
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"begun\n"
-        time.sleep(rng.uniform(0.0, 0.6))
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
-        num_kept.append(len(list(tmp_path.glob("stats.nc.parts/parts/*.part"))))
-    assert num_kept == sorted(num_kept) or path.exists()
-    result = samples_of(store).stats(path=path, overwrite=True, **KINDS[kind])
-    xr.testing.assert_identical(result, whole)
-    assert sorted(own.name for own in tmp_path.iterdir()) == ["data.zarr", "stats.nc"]
 
 
 def test_a_result_that_cannot_be_written_loses_nothing(
@@ -252,7 +214,9 @@ def test_parts_of_other_jobs_are_refused(tmp_path: Path) -> None:
         (
             lambda: samples_of(
                 write_store(
-                    xr.open_zarr(store, consolidated=False).isel(lat=slice(0, 6)).load(),
+                    xr.open_zarr(store, consolidated=False)[["t2m", "z", "orog"]]
+                    .isel(lat=slice(0, 6))
+                    .load(),
                     {"t2m": (20, 6, 3), "z": (10, 4, 9), "orog": (3, 3)},
                 )
             ).stats(path=path),
@@ -278,7 +242,7 @@ def test_a_finished_job_that_is_run_again_reads_nothing(suffix: str, tmp_path: P
     path = tmp_path / f"stats{suffix}"
     whole = samples.stats(path=path, by="month", leads=[1])
     template = stats_job.StatsJob(samples.recipe, None, "month", (), [1], None).template
-    KeptResult.at(path, stats_parts.StatsTemplate).open_parts(template)
+    KeptResult.at(path, stats_parts.StatsTemplate).open_parts(template, merge_trees.TreeParts)
     store.reset()
     with pytest.warns(StatisticsWarning, match="returned as it is"):
         xr.testing.assert_identical(samples.stats(path=path, by="month", leads=[1]), whole)
@@ -453,7 +417,7 @@ def test_a_lack_of_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.Monke
     def fail(self: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(kept_result.ZipFile, "testzip", fail)
+    monkeypatch.setattr(merge_trees.ZipFile, "testzip", fail)
     with pytest.raises(MemoryError):
         xloader.merge(path)
 

@@ -104,13 +104,6 @@ def test_numbers_as_times() -> None:
         assert_means(found.isel(lead=0), values[2:] - values[:-2])
 
 
-def test_labels_that_fall_count_backwards() -> None:
-    ds = make().isel(time=slice(None, None, -1))
-    found = xloader.stats(write_store(ds, {"a": (7, 6, 8)}), leads=3).a.isel(lead=0)
-    rising = make().a.astype("f8").values
-    assert_means(found, rising[3:] - rising[:-3])
-
-
 def test_points_and_slabs() -> None:
     ds = make()
     samples = xloader.open(ds).window({"time": 1, "lat": 1, "lon": 1})
@@ -142,14 +135,6 @@ def test_infinite_values_are_not_hidden() -> None:
     assert np.isinf(stats.sel(stat=["mean", "max"])).all()
     assert np.isnan(stats.sel(stat="std"))
     assert stats.sel(stat="count") == ds.a.size
-
-
-def test_what_waits_is_a_few_steps() -> None:
-    recipe = xloader.open(write_store(make(), {"a": (10, 6, 8)})).recipe
-    leads = find_pairs(recipe, "time", [0, 1, 3])
-    pieces = LeadPieces(leads, recipe.axes_of("a")[0])
-    assert [delta for delta, _ in pieces.deltas()] == [0, 1]
-    assert pieces.longest_slab() == 3
 
 
 def test_many_leads_take_no_more_memory_than_one() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,12 @@ from zarr.storage import MemoryStore
 import xloader
 from tests.cases import Case, cases
 from xloader.errors import (
-    CorruptChunkError,
     EmptySamplesError,
     MemoryBudgetError,
     OptionError,
     UnknownNameError,
 )
 from xloader.jobs.valid import sweep_line, window_counter
-from xloader.jobs.valid.window_counter import least_count
 from xloader.testing import CountingStore, write_store
 
 SHARES = [1.0, 0.9, 0.5, 0.07, 0.0]
@@ -184,13 +181,6 @@ def test_packed_integers_are_checked_after_decoding() -> None:
     assert samples.is_valid("n").num_reads == 0
 
 
-def test_shares_are_compared_as_numpy_does() -> None:
-    for total in (1, 3, 10, 97, 100, 1000):
-        for at_least in (0.0, 0.07, 0.1, 0.3, 0.58, 0.7, 0.9, 0.999, 1.0):
-            counts = np.arange(total + 1)
-            assert least_count(total, at_least) == counts[counts / total >= at_least][0]
-
-
 def test_dropna_is_select_of_is_valid() -> None:
     _ds, store, _ = with_mask("static")
     samples = xloader.open(store).window(time=2).inputs("sst").targets("depth")
@@ -260,15 +250,6 @@ def test_bad_arguments() -> None:
     assert samples.is_valid("sst", mask=part.assign_coords(lat=part.lat + 1e-8)) == found
 
 
-def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
-    ds, _, _ = with_mask("static")
-    write_store(ds[["sst"]], {"sst": (10, 12, 10)}, tmp_path / "s")
-    (tmp_path / "s" / "sst" / "c" / "1" / "0" / "0").write_bytes(b"nonsense")
-    samples = xloader.open(tmp_path / "s").window(time=2)
-    with pytest.raises(CorruptChunkError, match="sst"):
-        samples.is_valid()
-
-
 @pytest.mark.parametrize("drop", [{"lat": 3}, {}])
 def test_a_selected_element_drops_its_dimension(drop: dict[str, int]) -> None:
     ds, store, _ = with_mask("whole")
@@ -280,32 +261,6 @@ def test_a_selected_element_drops_its_dimension(drop: dict[str, int]) -> None:
     for argument in ("sea", mask):
         found = samples.is_valid("sst", at_least=0.6, mask=argument)
         assert np.asarray(found).tolist() == wanted
-
-
-@pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
-def test_real_sea_surface_temperature(data_folder: Path) -> None:
-    """Patches of the ocean: land is NaN, and coasts are kept by their share of sea."""
-    path = data_folder / "sst.mnmean.nc"
-    if not path.exists():
-        pytest.skip(f"no {path}")
-    with xr.open_dataset(path) as ds:
-        sst = ds[["sst"]].isel(time=slice(0, 60)).load()
-    store = CountingStore(write_store(sst.drop_encoding(), {"sst": (16, 45, 60)}))
-    samples = xloader.open(store).window(time=3, lat=20, lon=30, stride={"lat": 10, "time": 2})
-    store.reset()
-    mask = samples.is_valid("sst", at_least=0.9)
-    assert mask.num_reads == store.num_reads == 4 * 2 * 3
-    starts = samples.positions(range(len(samples)))
-    # 0.9 of 1800 values, counted as xarray counts them.
-    is_there = ~sst.sst.isnull().values
-    wanted = [
-        np.count_nonzero(is_there[t : t + 3, y : y + 20, x : x + 30]) / 1800 >= 0.9
-        for t, y, x in zip(
-            *(starts[d].values.tolist() for d in ("time", "lat", "lon")), strict=True
-        )
-    ]
-    assert np.asarray(mask).tolist() == wanted
-    assert 0 < mask.num_valid < len(mask)
 
 
 @pytest.mark.parametrize("chunks", [(10, 30, 30), (400, 6, 30)])

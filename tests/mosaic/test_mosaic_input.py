@@ -50,10 +50,10 @@ def windows() -> Samples:
         ({"chunks": "auto"}, OptionError, "by dimension"),
         ({"leads": True}, OptionError, "names of dimensions"),
         ({"memory": "lots"}, OptionError, "memory"),
-        ({"target": "s3://bucket/a.zarr"}, OptionError, "path of this machine"),
-        ({"target": 3}, OptionError, "path of this machine"),
-        ({"target": "."}, OptionError, "no name"),
-        ({"target": "/"}, OptionError, "no name"),
+        ({"target": "s3://bucket/a.zarr"}, OptionError, "not a local path"),
+        ({"target": 3}, OptionError, "not a local path"),
+        ({"target": "."}, OptionError, "name of its own"),
+        ({"target": "/"}, OptionError, "name of its own"),
         ({"world": xloader.World(0, 2)}, OptionError, "in memory"),
         (
             {"overwrite": True, "world": xloader.World(0, 2), "target": "a"},
@@ -147,16 +147,30 @@ def test_transforms_may_change_values_but_not_shapes() -> None:
     assert out.dataset.t.equals(2 * weather().t)
 
 
-def test_slabs_are_refused() -> None:
-    with pytest.raises(OptionError, match="slabs"):
-        windows().slab("lon", 0, 2).mosaic()
+TABLE = {"time": [2, 5], "storm": [1.0, 0.0]}
 
 
-def test_a_dimension_called_lead_is_refused() -> None:
-    ds = weather().rename(lon="lead")
-    samples = ds.xloader.window(time=4).targets("t", time=slice(2, 4))
-    with pytest.raises(OptionError, match="'lead' already"):
-        samples.mosaic()
+@pytest.mark.parametrize(
+    ("make", "field", "words"),
+    [
+        (lambda ds: ds.xloader, None, "windows are not set"),
+        (lambda ds: windows().slab("lon", 0, 2), "targets", "slabs"),
+        (
+            lambda ds: ds.rename(lon="lead").xloader.window(time=4).targets("t", time=slice(2, 4)),
+            "targets",
+            "'lead' already",
+        ),
+        (
+            lambda ds: ds.assign_coords(time=range(8)).xloader.window(time=1).at_points(TABLE),
+            "storm",
+            "no windowed dimension",
+        ),
+    ],
+    ids=["no windows", "slab", "lead", "label of points"],
+)
+def test_samples_that_make_no_mosaic(make: Any, field: Any, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        make(weather()).mosaic(**({} if field is None else {"field": field}))
 
 
 @pytest.mark.parametrize("name", ["_coverage", "_coverage/a", "valid_time"])
@@ -171,31 +185,22 @@ def test_variables_with_the_name_of_a_part_of_the_mosaic_are_refused(name: str) 
     assert list(out.dataset) == ["t"]
 
 
-def test_labels_of_points_have_no_place() -> None:
-    import pandas as pd
-
-    table = pd.DataFrame({"time": [2, 5], "storm": [1.0, 0.0]})
-    samples = weather().assign_coords(time=range(8)).xloader.window(time=1).at_points(table)
-    with pytest.raises(OptionError, match="no windowed dimension"):
-        samples.mosaic(field="storm")
-
-
 def test_a_mosaic_of_other_samples_is_refused(tmp_path: Path) -> None:
     samples, path = windows(), tmp_path / "a.zarr"
     out = samples.mosaic(path)
     out.write([0], np.zeros((1, 1, 2, 2, 6)))
     out.flush()
     other = weather().xloader.window(time=2, lat=2, stride=1).targets("t")
-    with pytest.raises(TargetError, match="another windows"):
+    with pytest.raises(TargetError, match="other windows"):
         other.mosaic(path)
-    with pytest.raises(TargetError, match="another blend"):
+    with pytest.raises(TargetError, match="other blend"):
         samples.mosaic(path, blend="crop")
     assert samples.mosaic(path).num_done == 1
     # To begin anew is allowed, if it is asked for.
     with other.mosaic(path, overwrite=True) as out:
         assert out.num_done == 0
         out.write(np.arange(len(other)), other[:].targets)
-    with pytest.raises(TargetError, match="a mosaic of other samples"):
+    with pytest.raises(TargetError, match="predictions of other"):
         samples.mosaic(path)
     with other.mosaic(path) as out, pytest.raises(TargetError, match="is complete"):
         out.write([0], other[:1].targets)
@@ -207,7 +212,7 @@ def test_a_mosaic_of_other_samples_is_refused(tmp_path: Path) -> None:
 def test_something_else_at_the_target_stays(tmp_path: Path) -> None:
     path = tmp_path / "a.zarr"
     weather().to_zarr(path, consolidated=False)
-    with pytest.raises(TargetError, match=r"something else lies at .* no mosaic"):
+    with pytest.raises(TargetError, match=r"something else lies at .* no predictions"):
         windows().mosaic(path)
     file = tmp_path / "a.nc"
     file.write_text("mine")
@@ -220,15 +225,6 @@ def test_something_else_at_the_target_stays(tmp_path: Path) -> None:
     xr.testing.assert_equal(xr.open_zarr(file).t.load(), weather().t)
 
 
-def test_a_target_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    out = windows().mosaic("~/a.zarr", world=xloader.World(0, 2))
-    out.write(range(8), windows()[:].targets)
-    out.flush()
-    assert xloader.merge("~/a.zarr").is_complete
-    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
-
-
 def test_parts_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.zarr"
     windows().mosaic(path)
@@ -236,7 +232,7 @@ def test_parts_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     text = grid.read_text()
     for damaged in ("{", "[]", text.replace('"version": 2', '"version": 1')):
         grid.write_text(damaged)
-        with pytest.raises(TargetError, match="cannot be read"):
+        with pytest.raises(TargetError, match="can read"):
             windows().mosaic(path)
 
 
@@ -354,12 +350,7 @@ def test_the_command_merges_and_says_what_is_missing(tmp_path: Path) -> None:
         xloader.merge([path])  # type: ignore[arg-type]
     result = run("/")
     assert result.exit_code == 2
-    assert "no name of its own" in result.output
-
-
-def test_samples_without_windows_are_refused() -> None:
-    with pytest.raises(OptionError, match="windows are not set"):
-        weather().xloader.mosaic()
+    assert "a name of its own" in result.output
 
 
 @pytest.mark.parametrize("name", ["../up", "..", "a//b", "/a", "a/", "", "zarr.json", "a\\b"])
@@ -387,11 +378,12 @@ def test_only_ids_that_a_mosaic_lacks_may_be_none() -> None:
     with samples.mosaic() as out:
         out.write(range(8), samples[:].targets)
     left = out.remaining_ids
-    for none in (left, left[1::2]):
+    every = ({}, {"shuffle": False}, {"world": xloader.World(1, 2)}, {"processes": 2})
+    for none, some in ((left, every), (left[1::2], every[:1])):
         empty = samples.weighted(np.ones(8)).select(none)
         assert len(empty) == 0
         assert "0 samples" in repr(empty)
-        for options in ({}, {"shuffle": False}, {"world": xloader.World(1, 2)}, {"processes": 2}):
+        for options in some:
             loader = empty.loader(batch_size=4, output="numpy", **options)
             assert len(loader) == len(list(loader)) == 0
             assert "0 in 0 batches" in str(loader.explain())

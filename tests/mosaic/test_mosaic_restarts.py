@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import xloader
 from xloader import Samples
-from xloader.errors import SourceNotFoundError, TargetError, TargetWarning
+from xloader.errors import TargetError, TargetWarning
 from xloader.testing import write_store
 
 HOLES = "ignore:the mosaic has holes"
@@ -90,24 +90,6 @@ def test_the_bits_do_not_depend_on_order_ranks_and_runs(
     assert out.summary is not None
     assert out.summary.is_complete
     check_store(path, expected)
-
-
-def test_ranks_deliver_each_sample_once_and_padding_is_left_out(tmp_path: Path) -> None:
-    samples, path = patches(), tmp_path / "forecast.zarr"
-    outs = [samples.mosaic(path, world=xloader.World(rank, 8)) for rank in range(8)]
-    num_padding = 0
-    for rank, out in enumerate(outs):
-        loader = samples.loader(
-            batch_size=7, output="numpy", on_nan="ignore", world=xloader.World(rank, 8)
-        )
-        with out:
-            for batch in loader:
-                num_padding += int(batch.is_padding.sum())
-                out.write(batch, model(samples, batch.ids))
-    assert num_padding > 0
-    assert outs[0].summary is None
-    assert "not merged yet" in repr(outs[0])
-    check_store(path, whole(samples))
 
 
 RUN = """
@@ -230,24 +212,6 @@ def test_missing_samples_are_counted_and_can_be_written_later(tmp_path: Path) ->
         ids = out.remaining_ids
         out.write(ids, model(samples, ids))
     check_store(path, whole(samples))
-
-
-def test_a_merge_that_was_killed_is_done_again(tmp_path: Path) -> None:
-    samples, path = patches(), tmp_path / "forecast.zarr"
-    with pytest.raises(ZeroDivisionError):
-        break_off(samples, path, np.arange(len(samples)))
-    assert not path.exists()
-    # One rank of several was killed while it merged, and another in between two renames.
-    half = path.with_name("forecast.zarr.parts") / "3f2a9c51.merging"
-    half.mkdir()
-    (half / "zarr.json").write_text("{")
-    path.with_name("forecast.zarr.3f2a9c51.replaced").mkdir()
-    with samples.mosaic(path, world=xloader.World(0, 2)) as out:
-        pass
-    assert out.summary is not None
-    check_store(path, whole(samples))
-    with pytest.raises(SourceNotFoundError, match="may be merged already"):
-        xloader.merge(path)
 
 
 def test_a_sample_of_two_ranks_needs_the_same_bits(tmp_path: Path) -> None:

@@ -392,36 +392,6 @@ def test_units_go_with_normalized_values_unless_they_are_kept() -> None:
         assert out.dataset["t"].attrs == expected
 
 
-@pytest.mark.parametrize("blend", ["mean", "linear", "crop"])
-def test_sea_surface_temperature_comes_back(blend: Any, data_folder: Path, tmp_path: Path) -> None:
-    path = data_folder / "sst.mnmean.nc"
-    if not path.is_file():
-        pytest.skip(f"no real data: {path} is not there")
-    samples = (
-        xloader.open(path, variables=["sst"])
-        .isel(time=slice(0, 12))
-        .window(time=3, lat=24, lon=30, stride={"time": 2, "lat": 13, "lon": 20})
-        .targets("sst")
-    )
-    with xr.open_dataset(path) as ds:
-        expected = ds.sst.isel(time=slice(0, 12)).load()
-    assert expected.isnull().any()
-    with samples.mosaic(tmp_path / "sst.zarr", blend=blend) as out:
-        for batch in samples.loader(batch_size=8, output="numpy", on_nan="ignore"):
-            out.write(batch, batch.targets)
-    found = xr.open_zarr(tmp_path / "sst.zarr").sst.load()
-    counts = xr.open_zarr(tmp_path / "sst.zarr", group="_coverage").sst.values
-    assert found.dtype == np.float32
-    assert counts.max() == 8
-    covered = (counts > 0).any(axis=0)
-    assert covered.mean() > 0.9
-    np.testing.assert_array_equal(
-        found.values.view("u4")[counts > 0], expected.values.view("u4")[counts > 0]
-    )
-    for dim in ("time", "lat", "lon"):
-        xr.testing.assert_equal(found[dim], expected[dim])
-
-
 def test_labels_that_zarr_has_no_words_for_are_stored(tmp_path: Path) -> None:
     values = np.arange(24.0).reshape(6, 4)
     days = xr.date_range("2001-01-01", periods=6, calendar="noleap", use_cftime=True)

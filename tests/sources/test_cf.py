@@ -302,8 +302,7 @@ def test_fingerprints_tell_packings_apart():
     assert fingerprint(units="K") == fingerprint()
 
 
-@pytest.mark.parametrize("dtype", ["i2", "i4", "f4"])
-@pytest.mark.parametrize("batch_size", [5, 60])
+@pytest.mark.parametrize(("dtype", "batch_size"), [("i2", 5), ("i4", 60), ("f4", 5)])
 def test_packed_rows_go_to_their_places_in_a_field(dtype: str, batch_size: int):
     rng = np.random.default_rng(2)
     raw = xr.Dataset(

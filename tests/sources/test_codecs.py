@@ -27,6 +27,8 @@ INTS = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 FLOATS = ("f2", "f4", "f8")
 NUMBERS = (*INTS, *FLOATS)
 EVERY = ("b1", *NUMBERS)
+SIZES = ("b1", "i2", "u4", "f8")
+"""A dtype of each size, for codecs that see bytes only."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Case:
 
     filters: Callable[[str], list[Any]] = lambda dtype: []
     compressors: Callable[[str], list[Any]] = lambda dtype: []
-    dtypes: tuple[str, ...] = EVERY
+    dtypes: tuple[str, ...] = SIZES
     endians: str = "<>"
     is_small: bool = False  # Values for filters that compute: no NaN, no overflow.
 
@@ -53,7 +55,7 @@ def size_of(dtype: str) -> int:
 
 
 V2: dict[str, Case] = {
-    "none": Case(),
+    "none": Case(dtypes=EVERY),
     "blosc": Case(compressors=of(numcodecs.Blosc("zstd", shuffle=1))),
     "blosc-lz4-bits": Case(compressors=of(numcodecs.Blosc("lz4", shuffle=2))),
     "blosc-zlib": Case(compressors=of(numcodecs.Blosc("zlib", shuffle=0))),
@@ -116,7 +118,7 @@ V2: dict[str, Case] = {
 SWAPPED = TransposeCodec(order=(1, 0))
 
 V3: dict[str, Case] = {
-    "none": Case(),
+    "none": Case(dtypes=EVERY),
     "blosc": Case(compressors=of(BloscCodec(cname="zstd", shuffle="shuffle"))),
     "blosc-lz4-bits": Case(compressors=of(BloscCodec(cname="lz4", shuffle="bitshuffle"))),
     "blosc-zlib": Case(compressors=of(BloscCodec(cname="zlib", shuffle="noshuffle"))),

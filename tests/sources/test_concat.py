@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sources import kinds
-from tests.sources.concat_kinds import pieces
 from xloader import Samples
 from xloader.errors import (
     MissingChunkError,
@@ -54,15 +53,6 @@ def joined(parts: Sequence[xr.Dataset], dim: str = "time") -> xr.Dataset:
 
 
 # Values
-
-
-def test_windows_run_across_the_borders(tmp_path: Path) -> None:
-    dataset = kinds.make_dataset(num_times=13).drop_vars("label")
-    samples = concat(pieces(tmp_path, dataset)).window(time=3, stride=1)
-    assert len(samples) == 11
-    for index in range(len(samples)):
-        expected = dataset[list(samples.fields)].isel(time=slice(index, index + 3))
-        xr.testing.assert_identical(samples.to_xarray(index).drop_attrs(), expected.drop_attrs())
 
 
 @given(
@@ -261,20 +251,20 @@ def test_a_lost_chunk_is_named_with_its_file(tmp_path: Path) -> None:
         samples[8]
 
 
-def test_forty_parts_pickle_small(tmp_path: Path) -> None:
+def test_many_parts_pickle_small(tmp_path: Path) -> None:
     parts: list[Source] = []
-    for number in range(40):
+    for number in range(12):
         path = tmp_path / f"{number}.zarr"
         write_store(year(7 * number, 7), {"t2m": (2, 3)}, path)
         parts.append(open_source(path))
     source = concat_sources(parts, "time")
     data = pickle.dumps(source)
-    assert len(data) < 16 * 1024
+    assert len(data) < 5 * 1024
     copy = pickle.loads(data)
     assert copy.variables == source.variables
     assert copy.fingerprint == source.fingerprint
-    np.testing.assert_array_equal(kinds.read_all(copy, "t2m"), year(0, 280)["t2m"])
-    assert copy.coordinates().sizes["time"] == 280
+    np.testing.assert_array_equal(kinds.read_all(copy, "t2m"), year(0, 84)["t2m"])
+    assert copy.coordinates().sizes["time"] == 84
 
 
 def test_pickles_that_hold_data_are_not_compressed(monkeypatch: pytest.MonkeyPatch) -> None:

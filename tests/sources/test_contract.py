@@ -17,7 +17,7 @@ from tests.sources.join_kinds import merged_kind, repeated_kind, viewed_kind
 from tests.sources.kinds import Opened
 from tests.sources.store_kinds import STORE_KINDS
 from xloader.errors import UnknownNameError
-from xloader.sources.base import Source
+from xloader.sources.base import Read, Source
 from xloader.sources.open.open_source import open_source
 
 JOIN_KINDS = {"merged": merged_kind, "viewed": viewed_kind, "repeated": repeated_kind}
@@ -99,12 +99,37 @@ def test_writes_to_any_strides_and_nowhere_else(opened: Opened):
 
 def test_threads_read_what_one_thread_reads(opened: Opened):
     variable = opened.source.variables["t"]
-    chunks = list(np.ndindex(kinds.num_chunks(variable))) * 8
+    chunks = list(np.ndindex(kinds.num_chunks(variable))) * 4
     expected = {chunk: kinds.read(opened.source, "t", chunk) for chunk in set(chunks)}
     with ThreadPoolExecutor(4) as pool:
         actual = pool.map(lambda chunk: kinds.read(opened.source, "t", chunk), chunks)
     for chunk, values in zip(chunks, actual, strict=True):
         same(values, expected[chunk])
+
+
+def test_a_store_that_waits_is_asked_when_chunks_are_fetched(
+    request: pytest.FixtureRequest, opened: Opened
+):
+    source, kind = opened.source, request.node.callspec.params["opened"]
+    variable = source.variables["t"]
+    is_waiting = kind.startswith(("obstore", "fsspec", "icechunk"))
+    assert {source.is_waiting(name) for name in source.variables} == {is_waiting}
+    chunks = list(np.ndindex(kinds.num_chunks(variable)))[:3]
+    cuts = [kinds.whole_cut(variable, chunk) for chunk in chunks]
+    fetched = [
+        source.fetch([Read("t", chunk, cut)]) for chunk, cut in zip(chunks, cuts, strict=True)
+    ]
+    assert all((one.nbytes > 0) == is_waiting for one in fetched)
+    outs = [np.empty([part.stop for part in cut], variable.stored_dtype) for cut in cuts]
+    # Decode on other threads than those that fetched.
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(lambda one, out: one.decode([out]), fetched, outs))
+    for chunk, out, outcome in zip(chunks, outs, outcomes, strict=True):
+        values = out if variable.packing is None else variable.packing.unpack(out)
+        same(values, kinds.read(source, "t", chunk))
+        assert (outcome.num_missing, outcome.num_requests >= 1) == (0, True)
+        assert outcome.fetch_seconds >= 0
+        assert outcome.fetch_seconds > 0 or not is_waiting
 
 
 def test_pickles_small_and_reads_on(opened: Opened):

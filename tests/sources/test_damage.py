@@ -29,7 +29,6 @@ from xloader.sources.zarr import codec_chain, object_readers
 from xloader.sources.zarr.codec_chain import (
     Compressed,
     Scratch,
-    Shuffled,
     decode,
     zstd_content_size,
 )
@@ -309,18 +308,6 @@ def test_zstd_declares_sizes_of_every_width():
     for size in (0, 5, 255, 256, 300, 65535, 65536 + 255, 65536 + 256, 10**6):
         assert zstd_content_size(as_array(zstd(bytes(size)))) == size
     assert zstd_content_size(as_array(ODD_FORMS["zstd without a declared size"][1])) is None
-
-
-def test_steps_share_no_memory():
-    values = np.arange(100, dtype="i8")
-    shuffled = numcodecs.Shuffle(8).encode(values)
-    twice = numcodecs.Shuffle(4).encode(shuffled)
-    data = as_array(zlib.compress(twice))
-    steps = [Compressed("zlib"), Shuffled(4), Shuffled(8)]
-    assert decode(data, steps, 800, None, Scratch()).tobytes() == values.tobytes()
-    out = np.empty(800, np.uint8)
-    assert decode(data, steps, 800, out, Scratch()) is out
-    assert out.tobytes() == values.tobytes()
 
 
 def test_scratch_is_reused_by_its_thread():

@@ -192,6 +192,9 @@ def read_and_compare(seed: int, folder: Path) -> Outcome:
     files = sorted(f for f in (folder / own).rglob("*") if f.is_file() and f.name[-1].isdigit())
     file = files[rng.integers(len(files))]
     kind = damage(file, rng, is_sharded=own == "t" and layout.startswith("shards"))
+    if layout.endswith("by-zarr") and kind == "sparse":
+        # Python's gzip passes over zeros behind its data byte by byte.
+        os.truncate(file, min(file.stat().st_size, 1 << 20))
     is_giant = file.stat().st_size > SPARE_NBYTES
     # A zip file holds no sparse files.
     store = put("folder" if is_giant and place == "zip" else place, folder)

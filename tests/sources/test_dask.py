@@ -8,9 +8,8 @@ import threading
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -268,57 +267,3 @@ def test_errors_of_blocks_tell_no_secret():
         kinds.read(source, "t", (0,))
     told = "".join(traceback.format_exception(caught.value))
     assert "canary" not in told
-
-
-@pytest.fixture
-def client() -> Iterator[Any]:
-    distributed = pytest.importorskip("distributed", reason="distributed is not installed")
-    settings = {"processes": False, "n_workers": 1, "threads_per_worker": 2}
-    with (
-        warnings.catch_warnings(),
-        distributed.LocalCluster(**settings, dashboard_address=":0") as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        warnings.simplefilter("ignore")
-        yield client
-
-
-threads: list[str] = []
-"""Names of the threads that compute blocks.
-
-The list is global because a worker would get its own copy of a local one.
-"""
-
-
-def note(block: np.ndarray) -> np.ndarray:
-    threads.append(threading.current_thread().name)
-    return block + 1
-
-
-def test_blocks_are_computed_on_a_cluster_in_use(client: Any):
-    threads.clear()
-    zeros = da.zeros((12, 2), chunks=(4, 2)).map_blocks(note, dtype="f8", meta=np.ones(()))
-    ds = xr.Dataset({"t": (("time", "x"), zeros)})
-    with xloader.open(ds).window(time=1).loader(batch_size=4, output="numpy") as loader:
-        for batch in loader:
-            np.testing.assert_array_equal(batch["t"], 1.0)
-    assert threads
-    assert not any(name.startswith("xloader-") for name in threads)
-    with pytest.raises(CorruptChunkError, match="ZeroDivisionError"):
-        kinds.read(open_source(compute_with(fail)), "bad", (0, 0))
-
-
-def test_blocks_on_a_cluster_are_waited_for_and_held(client: Any, monkeypatch: pytest.MonkeyPatch):
-    rows = np.arange(24.0).reshape(12, 2)
-    ds = xr.Dataset(
-        {"t": (("time", "x"), da.from_array(rows, chunks=(4, 2))), "here": (("time", "x"), rows)}
-    )
-    source = open_source(ds)
-    assert [source.is_waiting(name) for name in ("t", "here")] == [True, False]
-    fetched = source.fetch([Read("t", (1, 0), (slice(0, 4), slice(1, 2)))])
-    # The block is held from the fetch on, so decoding must not compute it again.
-    monkeypatch.setattr(BlockComputer, "compute", lambda *_: pytest.fail("computed again"))
-    out = np.empty((4, 1))
-    assert fetched.nbytes == out.nbytes
-    assert fetched.decode([out]).fetch_seconds > 0
-    np.testing.assert_array_equal(out, rows[4:8, 1:])

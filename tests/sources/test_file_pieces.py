@@ -1,4 +1,4 @@
-"""Pieces of many files, read by one compiled call."""
+"""Pieces of files, read by one compiled call: sizes that lie reach nothing outside the buffer."""
 
 from __future__ import annotations
 
@@ -10,23 +10,13 @@ import pytest
 
 from xloader.compiled.library import load_library
 from xloader.sources.zarr.object_readers import (
-    _PENDING,
     ObjectPiece,
-    _awaited,
-    _num_there,
     read_pieces,
 )
 
 pytestmark = pytest.mark.skipif(
     load_library()[0] is None, reason="xloader was installed without a compiler"
 )
-
-
-def test_the_first_part_that_has_not_arrived_is_named():
-    told = array("q", (0, 5, 0, _PENDING, 64, 7, 0, _PENDING))
-    assert (_awaited(told), _num_there(told)) == (1, 2)
-    told[3] = told[7] = 0
-    assert (_awaited(told), _num_there(told)) == (4, 4)
 
 
 def parts_in(folder, num, nbytes):
@@ -44,27 +34,6 @@ def read(folder, parts, room):
 
 def contents(folder, num):
     return [(folder / str(number)).read_bytes() for number in range(num)]
-
-
-def test_many_files_are_read(tmp_path):
-    parts = parts_in(tmp_path, 96, 1 << 16)
-    parts += [ObjectPiece("7", start, start + 9) for start in (0, 500, 1 << 16)]
-    files = contents(tmp_path, 96)
-    pieces = [files[7][:9], files[7][500:509], b""]
-    assert read(tmp_path, parts, 8 << 20) == ([*files, *pieces], 0)
-
-
-@pytest.mark.parametrize("number", [0, 1, 40, 95])
-@pytest.mark.parametrize("kind", ["absent", "a folder"])
-def test_absent_files_are_told_and_nothing_is_read_after_a_folder(tmp_path, number, kind):
-    parts = parts_in(tmp_path, 96, 1 << 12)
-    files = contents(tmp_path, 96)
-    (tmp_path / str(number)).unlink()
-    files[number] = None
-    if kind == "a folder":
-        (tmp_path / str(number)).mkdir()
-        files = files[:number]
-    assert read(tmp_path, parts, 1 << 20)[0] == files
 
 
 def test_files_of_giant_sizes_change_nothing_outside_the_buffer(tmp_path):
@@ -100,11 +69,3 @@ def test_larger_files_than_there_can_be_are_not_read(tmp_path):
     found, needed = read(tmp_path, parts, 1000)
     assert ([len(data) for data in found], needed) == ([100], 0)
     assert read(tmp_path, parts[1:], 1000) == ([], -2)
-
-
-def test_without_room_for_all_the_first_ones_are_right(tmp_path):
-    parts = parts_in(tmp_path, 96, 1 << 16)
-    found, _ = read(tmp_path, parts, 20 << 16)
-    assert 0 < len(found) <= 20
-    assert found == contents(tmp_path, len(found))
-    assert read(tmp_path, parts, 1000) == ([], 1 << 16)

@@ -57,31 +57,6 @@ class Watch:
             self.now[what] -= 1
 
 
-def test_one_opens_alone_and_many_read_together() -> None:
-    gate, watch = Gate(), Watch()
-    together = threading.Barrier(2)
-
-    def read_two() -> None:
-        with gate.reading(), watch.during("reading"):
-            together.wait(30)
-
-    def work(number: int) -> None:
-        for turn in range(50):
-            what = "opening" if (turn + number) % 5 == 0 else "reading"
-            with getattr(gate, what)(), watch.during(what):
-                pass
-
-    threads = [threading.Thread(target=read_two) for _ in range(2)]
-    threads += [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert not any(thread.is_alive() for thread in threads)
-    assert any(reading >= 2 for reading, _ in watch.seen)
-    assert all(opening == 0 or (reading, opening) == (0, 1) for reading, opening in watch.seen)
-
-
 class Queued(Gate):
     """A gate that signals when a thread has to wait."""
 

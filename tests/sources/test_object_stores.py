@@ -153,13 +153,6 @@ def test_where_boto3_is_missing_fsspec_reads_the_profile(
     check_values(url)
 
 
-@needs_s3
-def test_options_go_to_fsspec(aws: Path):
-    url = upload(aws, "options")
-    place = UrlPlace(url, servers.s3_options())
-    assert isinstance(place.open_plain(), FsspecStore)
-
-
 @needs_http
 def test_http_is_read_by_obstore_and_listed_by_fsspec(tmp_path: Path):
     url = store_kinds.on_http(tmp_path, kinds.make_dataset(), zarr_format=2)

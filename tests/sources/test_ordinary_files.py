@@ -18,9 +18,6 @@ import xloader
 from tests.sources import kinds
 from xloader.errors import ChunkError, CorruptChunkError, XloaderError
 from xloader.sources.open.open_source import open_source
-from xloader.sources.stores.bounded_reads import (
-    local_path,
-)
 from xloader.sources.zarr import object_readers
 from xloader.testing import write_store
 
@@ -145,16 +142,3 @@ def test_a_file_on_which_another_process_has_a_lease_is_waited_for(
     assert data is not None
     assert data.tobytes() == b"stored"
     assert refused
-
-
-@pytest.mark.parametrize(
-    ("place", "path"),
-    [
-        ("file:///my%20data/a.nc", "/my data/a.nc"),
-        ("file://localhost/a.nc", "/a.nc"),
-        ("s3://bucket/a%20b", "s3://bucket/a%20b"),
-        ("/my%20data/a.nc", "/my%20data/a.nc"),
-    ],
-)
-def test_only_urls_of_files_become_paths(place: str, path: str) -> None:
-    assert local_path(place) == path

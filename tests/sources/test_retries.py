@@ -109,11 +109,11 @@ def test_after_the_last_attempt_the_error_names_the_chunk(flaky: Flaky, by: dict
 
 
 def test_a_chunk_that_never_comes_is_a_timeout(flaky: Flaky, by: dict[str, Any]) -> None:
-    url, retry_policy = f"{flaky.url}/plain.zarr", {"read_timeout": 1.0, "max_retries": 1}
+    url, retry_policy = f"{flaky.url}/plain.zarr", {"read_timeout": 0.5, "max_retries": 1}
     samples = xloader.open(url, **by, **retry_policy).window(time=1)
     flaky.fail("hang", 1000, "/t/c/3")
     loader = samples.loader(batch_size=8, output="numpy")
-    with loader, pytest.raises(ReadTimeoutError, match=r"2 attempts of 1 s.*chunk \(3, 0\)"):
+    with loader, pytest.raises(ReadTimeoutError, match=r"2 attempts of 0.5 s.*chunk \(3, 0\)"):
         list(loader)
 
 
@@ -138,9 +138,9 @@ def test_the_error_tells_the_status(
 def test_metadata_that_never_comes_is_asked_for_by_one_library(flaky: Flaky) -> None:
     pytest.importorskip("obstore")
     flaky.fail("hang", 1000, "zarr.json")
-    told = r"does not answer in time \(TimeoutError: 2 attempts of 1 s\).*read_timeout="
+    told = r"does not answer in time \(TimeoutError: 2 attempts of 0.5 s\).*read_timeout="
     with pytest.raises(SourceAccessError, match=told):
-        xloader.open(f"{flaky.url}/plain.zarr", read_timeout=1.0, max_retries=1)
+        xloader.open(f"{flaky.url}/plain.zarr", read_timeout=0.5, max_retries=1)
     assert flaky.num_asked("/plain.zarr/zarr.json") == 2
 
 

@@ -305,23 +305,6 @@ def test_the_cache_drops_what_was_used_longest_ago():
     assert cache.nbytes == 80
 
 
-def test_coalescing_keeps_every_chunk():
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        starts, sizes = rng.integers(0, 60, 8).tolist(), rng.integers(1, 9, 8).tolist()
-        chunks = [
-            (start, start + size, number)
-            for number, (start, size) in enumerate(zip(starts, sizes, strict=True))
-        ]
-        joined = coalesce(chunks, most_gap=3, most_nbytes=20)
-        assert sorted(chunk for _, own in joined for chunk in own) == sorted(chunks)
-        for (start, stop), own in joined:
-            assert start == min(first for first, _, _ in own)
-            assert stop == max(end for _, end, _ in own)
-            assert stop - start <= 20
-        assert joined == sorted(joined)
-
-
 @pytest.mark.parametrize("location", ["start", "end"])
 def test_chunks_of_several_shards_are_read_with_one_call(
     location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -356,3 +339,20 @@ def test_the_shard_that_cannot_be_read_is_named():
     store._store_dict["a/c/1"] = store._store_dict["a/c/0"][:100]
     with pytest.raises(CorruptChunkError, match=r"chunk \(8,\), key 'a/c/1'"):
         source.fetch(reads).decode(outs)
+
+
+def test_coalescing_keeps_every_chunk():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        starts, sizes = rng.integers(0, 60, 8).tolist(), rng.integers(1, 9, 8).tolist()
+        chunks = [
+            (start, start + size, number)
+            for number, (start, size) in enumerate(zip(starts, sizes, strict=True))
+        ]
+        joined = coalesce(chunks, most_gap=3, most_nbytes=20)
+        assert sorted(chunk for _, own in joined for chunk in own) == sorted(chunks)
+        for (start, stop), own in joined:
+            assert start == min(first for first, _, _ in own)
+            assert stop == max(end for _, end, _ in own)
+            assert stop - start <= 20
+        assert joined == sorted(joined)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,6 @@ from zarr.codecs import BloscCodec, GzipCodec
 from zarr.storage import LocalStore, MemoryStore
 
 from tests.sources import kinds
-from tests.sources.concat_kinds import concat_kind
-from tests.sources.kinds import Opened
-from tests.sources.store_kinds import STORE_KINDS
 from xloader.compiled.library import load_library
 from xloader.errors import ChunkError, MissingChunkError
 from xloader.sources.base import Fetched, Read, Source
@@ -28,10 +24,6 @@ from xloader.sources.zarr.codec_chain import SCRATCH
 from xloader.sources.zarr.object_readers import Files, ObjectPiece
 from xloader.testing import CountingStore, LatencyStore, SourceRecorder, truncate, write_store
 
-KINDS = {**kinds.KINDS, **STORE_KINDS, "concat": concat_kind}
-WAITING = ("obstore", "fsspec", "icechunk")
-"""Prefixes of the kinds of source whose stores can only be read asynchronously."""
-
 WAYS: dict[str, dict[str, Any]] = {
     "direct": {},
     "sharded": {"t": {"shards": (8, 6, 5)}},
@@ -39,16 +31,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "decoded": {"t": {"dtype": "i8", "scale_factor": 0.125, "_FillValue": -9}},
 }
 """Encodings, each read in a different way."""
-
-
-@pytest.fixture(params=sorted(KINDS))
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def opened(kind: str, tmp_path: Path) -> Opened:
-    return KINDS[kind](tmp_path, kinds.make_dataset())
 
 
 @pytest.fixture(params=list(WAYS))
@@ -75,25 +57,6 @@ def check(source: Source, chunks: list[tuple[int, ...]], outs: list[np.ndarray])
         place = tuple(slice(*kinds.span(variable, axis, i)) for axis, i in enumerate(chunk))
         values = out if variable.packing is None else variable.packing.unpack(out)
         np.testing.assert_array_equal(values, oracle[place])
-
-
-def test_stages_of_every_kind(kind: str, opened: Opened):
-    source = opened.source
-    packing = source.variables["t"].packing
-    chunks = list(np.ndindex(kinds.num_chunks(source.variables["t"])))[:3]
-    expected = [kinds.read(source, "t", chunk) for chunk in chunks]
-    assert source.is_waiting("t") == kind.startswith(WAITING)
-    assert {source.is_waiting(name) for name in source.variables} == {source.is_waiting("t")}
-    fetched = [fetch(source, [chunk]) for chunk in chunks]
-    assert all((one.nbytes > 0) == source.is_waiting("t") for one, _ in fetched)
-    # Decode on other threads than those that fetched.
-    with ThreadPoolExecutor(2) as pool:
-        outcomes = list(pool.map(lambda pair: pair[0].decode(pair[1]), fetched))
-    for outcome, (_, (out,)), values in zip(outcomes, fetched, expected, strict=True):
-        np.testing.assert_array_equal(out if packing is None else packing.unpack(out), values)
-        assert (outcome.num_missing, outcome.num_requests >= 1) == (0, True)
-        assert outcome.fetch_seconds >= 0
-        assert outcome.fetch_seconds > 0 or not source.is_waiting("t")
 
 
 CHUNKS = [(0, 0, 0), (0, 1, 0), (1, 1, 0)]

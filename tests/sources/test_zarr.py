@@ -28,25 +28,6 @@ from xloader.sources.zarr_adapter import is_synchronous
 from xloader.testing import CountingStore, write_store
 
 
-@pytest.mark.parametrize(
-    ("zarr_format", "consolidated", "group"),
-    [(2, False, None), (2, True, "deep/er"), (3, True, None), (3, False, "deep/er")],
-)
-@pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
-def test_both_formats_groups_and_consolidation_directly(
-    zarr_format: int, consolidated: bool, group: str | None
-):
-    dataset, store = kinds.numeric(kinds.make_dataset()), MemoryStore()
-    encoding = {name: {"chunks": chunks} for name, chunks in kinds.CHUNKS.items()}
-    dataset.to_zarr(
-        store, group=group, zarr_format=zarr_format, consolidated=consolidated, encoding=encoding
-    )
-    source = open_source(store, group=group, on_missing="fill")
-    for name in ("t", "m", "flag", "s"):
-        assert source.path_of(name).startswith(f"direct: zarr v{zarr_format}")
-        np.testing.assert_array_equal(kinds.read_all(source, name), dataset[name].values)
-
-
 def test_one_request_per_read():
     dataset = kinds.numeric(kinds.make_dataset())
     store = CountingStore(write_store(dataset, kinds.CHUNKS))
@@ -82,32 +63,6 @@ def test_a_wrapper_that_changes_what_is_read_is_asked(wrap: Any):
     # Newer releases of zarr give every wrapper a `get_sync` that bypasses the wrapper.
     assert not is_synchronous(wrapped)
     np.testing.assert_array_equal(kinds.read_all(open_source(wrapped), "a"), np.arange(8.0))
-
-
-def test_each_variable_takes_its_own_path(tmp_path: Path):
-    dataset = kinds.numeric(kinds.make_dataset())
-    dataset["masked"] = ("time", np.arange(11.0))
-    dataset["nan_masked"] = ("time", np.arange(11.0))
-    encoding = {
-        "t": {"dtype": "i2", "scale_factor": 0.125, "_FillValue": -9999},
-        "m": {"shards": (7, 6)},
-        "masked": {"_FillValue": -1.0},
-        "nan_masked": {"_FillValue": np.nan},
-    }
-    write_store(dataset, kinds.CHUNKS, tmp_path / "z", encoding=encoding)
-    source = open_source(tmp_path / "z")
-    # Some versions of xarray write bools as integers.
-    assert source.path_of("flag").startswith("direct: zarr v3, bytes, zstd")
-    assert source.path_of("nan_masked").startswith("direct: ")
-    assert source.path_of("masked").startswith("direct: ")
-    assert source.path_of("t").startswith("direct: zarr v3, bytes, zstd; packed as int16")
-    assert source.path_of("m").startswith("direct: zarr v3, sharding_indexed, bytes, zstd")
-    old = dataset[["t", "m"]]
-    write_store(old, {"t": (4, 3, 5), "m": (7, 3)}, tmp_path / "v2", zarr_format=2)
-    assert open_source(tmp_path / "v2").path_of("m").startswith("direct: zarr v2, ")
-    raw = open_source(tmp_path / "z", mask_and_scale=False)
-    assert raw.path_of("t").startswith("direct: ")
-    assert raw.variables["t"].dtype == np.int16
 
 
 def values_of(source: Source, stored: np.ndarray) -> np.ndarray:

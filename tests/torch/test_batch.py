@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from xloader import Batch
 from xloader.errors import UnsupportedDataError
@@ -31,42 +29,6 @@ def assert_same(actual: Batch, expected: Batch) -> None:
     np.testing.assert_array_equal(actual.is_padding, expected.is_padding, strict=True)
     for one, other in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other), strict=True)
-
-
-def test_torch_pins_a_batch_by_its_own_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    pinned: list[torch.Tensor] = []
-
-    def pin(tensor: torch.Tensor) -> torch.Tensor:
-        pinned.append(tensor.clone())
-        return pinned[-1]
-
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    tensors = collate(make_batch())
-    mixed = Batch([tensors.x, make_batch().y], ["x", "y"], tensors.ids, tensors.is_padding)
-    actual = pin_memory(mixed)
-    assert_same(actual, make_batch())
-    assert actual.x is pinned[0]
-    assert actual.x is not tensors.x
-    assert len(pinned) == 1
-    assert isinstance(actual.y, np.ndarray)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device to pin memory for")
-def test_memory_is_pinned_for_a_device() -> None:
-    (batch,) = DataLoader([make_batch()], batch_size=None, collate_fn=collate, pin_memory=True)
-    assert_same(batch, make_batch())
-    assert batch.x.is_pinned()
-    assert batch.y.is_pinned()
-    assert_same(batch.to("cuda", non_blocking=True).to("cpu"), make_batch())
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_without_a_device_a_batch_comes_as_it_is() -> None:
-    loader = DataLoader([make_batch()], batch_size=None, collate_fn=collate, pin_memory=True)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*pin_memory.*", UserWarning)
-        (batch,) = loader
-    assert_same(batch, make_batch())
 
 
 def test_a_batch_moves_to_a_device() -> None:

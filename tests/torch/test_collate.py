@@ -14,7 +14,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import default_collate
 
 import xloader
 from xloader import Batch
@@ -272,29 +272,6 @@ def test_errors_of_padding(pad: PadCollate, text: str) -> None:
         pad(samples)
     with pytest.raises(OptionError, match="no sample"):
         pad([])
-
-
-class _ByBatch:
-    """A map-style dataset that reads whole batches."""
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, ...]:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: list[int]) -> Rows:
-        whole = make_batch(6)
-        return Rows(Batch([a[indices] for a in whole], whole.names, np.array(indices)))
-
-
-@pytest.mark.parametrize("collate_fn", [None, collate, PadCollate({})])
-def test_a_stock_loader_over_rows(collate_fn) -> None:
-    batches = list(DataLoader(_ByBatch(), batch_size=4, collate_fn=collate_fn))
-    assert [len(x) for x, _ in batches] == [4, 2]
-    for column, expected in zip(zip(*batches, strict=True), make_batch(6), strict=True):
-        np.testing.assert_array_equal(torch.cat(column).numpy(), expected, strict=True)
-    assert all(isinstance(batch, list if collate_fn is None else Batch) for batch in batches)
 
 
 @pytest.mark.parametrize("collate_fn", [default_collate, collate, PadCollate(1)])

@@ -6,7 +6,6 @@ import pickle
 import shutil
 from collections import Counter
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from tests.torch.waves import MEMORY, check_values, ids_of, make_dataset, sample
 from xloader import Samples
 from xloader.errors import (
     CorruptChunkError,
-    EpochWarning,
     ForkError,
     MemoryBudgetError,
     OptionError,
@@ -326,15 +324,6 @@ def test_batches_out_of_order_warn(folder: Path) -> None:
         data_loader(samples_of(folder), num_workers=2, in_order=False)
 
 
-def test_batches_as_lists(folder: Path) -> None:
-    samples = samples_of(folder)
-    sampler = ChunkSampler(samples, batch_size=16, memory=MEMORY)
-    dataset = MapDataset(samples, memory=MEMORY)
-    loader = DataLoader(dataset, batch_sampler=sampler.batches(), collate_fn=collate)
-    assert len(loader) == 30
-    assert ids_of(loader) == list(ChunkSampler(samples, batch_size=16, memory=MEMORY))
-
-
 def test_datasets_of_pytorch_wrap_ours(folder: Path, dataset: xr.Dataset) -> None:
     samples = samples_of(folder)
     whole = MapDataset(samples, memory=MEMORY)
@@ -379,17 +368,6 @@ def test_iterating_sample_by_sample(folder: Path, dataset: xr.Dataset) -> None:
         assert inputs.shape == (20, 1, 1, 6, 10)
         counts.update(inputs[:, 0, 0, 0, 0].tolist())
     assert counts == Counter(dataset.t[:, 0, 0].to_numpy().tolist())
-
-
-def test_a_repeated_epoch_is_told(folder: Path) -> None:
-    own = IterableDataset(samples_of(folder), batch_size=16, memory=MEMORY)
-    first = ids_of(own)
-    with pytest.warns(EpochWarning, match="set_epoch"):
-        assert ids_of(own) == first
-    own.set_epoch(1)
-    assert ids_of(own) != first
-    own.set_epoch(1)
-    assert len(ids_of(islice(own, 1))) == len(ids_of(islice(own, 1))) == 16
 
 
 def test_batches_within_bytes(folder: Path) -> None:

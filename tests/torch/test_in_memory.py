@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_refused_before_it_is_read() -> None:
 
 def test_errors() -> None:
     with pytest.raises(
-        OptionError, match=r"weighted samples cannot become a dataset.*WeightedRandomSampler"
+        OptionError, match=r"drawn samples cannot become a dataset.*before \.weighted or \.random"
     ):
         tensor_dataset(make_samples().weighted(np.ones(20)))
     with pytest.raises(OptionError, match="not a number of bytes"):

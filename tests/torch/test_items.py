@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import default_collate
 
 from xloader import Batch
 from xloader.errors import OptionError, TransformError, UnsupportedDataError
@@ -182,37 +182,3 @@ def test_errors_of_the_functions() -> None:
     alone = Batch([make_batch().x], ["x"], make_batch().ids)
     with pytest.raises(OptionError, match=r"needs a second field.*Given: fields \['x'\]"):
         ItemTransforms(target_transform=int).apply(alone, None)
-
-
-class _Augmented:
-    """A map-style dataset with transforms: ids 0 to 7 work, and id 8 is refused."""
-
-    transforms = ItemTransforms(chance)
-
-    def __len__(self) -> int:
-        return 9
-
-    def __getitems__(self, ids: list[int]) -> Any:
-        if 8 in ids:
-            on_device = ItemTransforms(lambda x: [torch.from_numpy(x).to("meta")])
-            return on_device.apply(make_batch(ids), None)
-        return self.transforms.apply(make_batch(ids), sample_keys(0, 0, ids))
-
-
-def test_workers_do_not_change_what_is_drawn() -> None:
-    expected = keyed(list(range(8)))
-    batches = iter(
-        DataLoader(
-            _Augmented(),
-            batch_size=4,
-            collate_fn=collate,
-            num_workers=2,
-            multiprocessing_context="forkserver",
-        )
-    )
-    for first in (0, 4):
-        batch = next(batches)
-        assert batch.ids.tolist() == list(range(first, first + 4))
-        np.testing.assert_array_equal(batch.x.numpy(), expected[first : first + 4])
-    with pytest.raises(UnsupportedDataError, match=r"result of transform holds a tensor.*'meta'"):
-        next(batches)

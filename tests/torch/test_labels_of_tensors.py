@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 import xarray as xr
 from torch.utils.data import DataLoader
 
@@ -53,10 +52,6 @@ def check(batch: Any, samples: Samples) -> None:
     xr.testing.assert_identical(batch.coords.to_dataset(), wanted.coords.to_dataset())
 
 
-def turned(batch: xr.Dataset, rng: xloader.Rng) -> xr.Dataset:
-    return batch.roll(lon=int(rng.integers(6)[0]), roll_coords=True)
-
-
 def test_tensors_share_their_memory(samples: Samples) -> None:
     batch = next(iter(samples.loader(batch_size=4)))
     check(batch, samples)
@@ -90,15 +85,6 @@ def test_every_door(samples: Samples, num_workers: int) -> None:
             check(batch, samples)
 
 
-def test_random_numbers_of_workers(samples: Samples) -> None:
-    turning = samples.map(turned, random=True)
-    plain = samples.to_xarray(np.arange(len(samples)))
-    for batch in data_loader(turning, batch_size=4, num_workers=2, seed=3):
-        frame = batch.to_xarray()
-        wanted = plain.isel(sample=batch.ids).sel(lon=frame.lon)
-        np.testing.assert_array_equal(frame.inputs, wanted.inputs)
-
-
 def test_functions_of_single_samples(samples: Samples) -> None:
     """The shapes decide: a function that keeps them keeps the labels, and no other."""
     kept = MapDataset(samples, transform=lambda x: x * 2)
@@ -121,11 +107,6 @@ def test_fields_that_a_collate_function_adds(samples: Samples) -> None:
         batch.to_xarray()
 
 
-def test_a_collate_function_of_the_user_gives_what_it_gives(samples: Samples) -> None:
-    loader = samples.loader(batch_size=4, collate_fn=lambda rows: torch.stack([x for x, _ in rows]))
-    assert type(next(iter(loader))) is torch.Tensor
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision(samples: Samples, dtype: Any) -> None:
     batch = next(iter(samples.loader(batch_size=4, device=xloader.OnDevice(dtype=dtype))))
@@ -145,10 +126,3 @@ def test_functions_on_the_device_and_moves(samples: Samples) -> None:
     check(batch, samples)
     check(batch.to("cpu"), samples)
     check(Batch(batch, batch.names, batch.ids, origin=batch.origin), samples)
-
-
-def test_gradients_do_not_matter(samples: Samples) -> None:
-    batch = samples.loader(batch_size=4)
-    made = next(iter(batch))
-    made = made.with_arrays([x.clone().requires_grad_() for x in made])
-    check(made, samples)

@@ -337,21 +337,6 @@ def batches_of(lender: Lender, num_slots: int = 2) -> LentBatches:
     return LentBatches(KINDS, 1, lender=lender, num_slots=num_slots)
 
 
-def test_only_memory_of_slots_is_lent(lender: Lender) -> None:
-    batches = batches_of(lender)
-    large, small = batches.take(KINDS)
-    assert lender.lend(np.zeros(3)) is None
-    assert lender.lend(large[:0]) is None
-    assert Lender().lend(large) is None
-    part = lender.lend(large[:, 1:, ::2])
-    assert part is not None
-    assert part.nbytes == large.nbytes - 16 - 4
-    # A slot has room for so many loans in its header. After that, copies are sent.
-    num = sum(lender.lend(small) is not None for _ in range(300))
-    assert num == 256 - lent_slots.FIRST_LOAN - 1
-    del batches, large, small
-
-
 def test_without_a_holder_an_array_is_copied(lender: Lender) -> None:
     batches = batches_of(lender)
     array = batches.take(KINDS)[1]

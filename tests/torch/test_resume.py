@@ -235,30 +235,6 @@ def _without_memory(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name != "memory"}
 
 
-@pytest.mark.parametrize(("num_workers", "step"), [(2, 7), (2, 30)])
-def test_a_stock_loader_goes_on(store: CountingStore, num_workers: int, step: int) -> None:
-    samples = samples_of(store)
-
-    def made() -> DataLoader[Any]:
-        return data_loader(samples, batch_size=16, num_workers=num_workers, memory=MEMORY)
-
-    first = made()
-    whole = [contents(batch) for batch in first]
-    after = [contents(batch) for batch in first]
-    num_reads = store.num_reads
-    other = made()
-    other.sampler.resume(0, step)
-    expected = other.explain()
-    store.reset()
-    assert [contents(batch) for batch in other] == whole[step:]
-    assert store.num_reads == expected.num_reads <= num_reads // 2
-    # The workers are the same processes as before, with other parts of the epoch.
-    expected = other.explain()
-    store.reset()
-    assert [contents(batch) for batch in other] == after
-    assert store.num_reads == expected.num_reads
-
-
 def test_what_workers_keep_of_a_remainder_is_told(store: CountingStore) -> None:
     loader = data_loader(samples_of(store), batch_size=16, num_workers=2, memory="8MiB")
     for step in (5, 20, 7, 0, 8):
@@ -269,8 +245,7 @@ def test_what_workers_keep_of_a_remainder_is_told(store: CountingStore) -> None:
         assert store.num_reads == expected.num_reads
 
 
-@pytest.mark.parametrize("is_lasting", [True, False])
-def test_a_stock_stream_goes_on(store: CountingStore, is_lasting: bool) -> None:
+def test_a_stock_stream_goes_on(store: CountingStore) -> None:
     samples = samples_of(store)
 
     def made() -> tuple[IterableDataset, DataLoader[Any]]:
@@ -281,7 +256,7 @@ def test_a_stock_stream_goes_on(store: CountingStore, is_lasting: bool) -> None:
             num_workers=2,
             collate_fn=collate,
             multiprocessing_context="fork",
-            persistent_workers=is_lasting,
+            persistent_workers=True,
         )
 
     dataset, loader = made()

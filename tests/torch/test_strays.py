@@ -197,8 +197,10 @@ def unsendable(kind: str, rows: Any) -> Any:
     return torch.nn.Parameter(collate(rows).t) + 1
 
 
-@pytest.mark.parametrize("kind", ["function", "gradient"])
-@pytest.mark.parametrize("door", ["data_loader", "MapDataset", "IterableDataset"])
+@pytest.mark.parametrize(
+    ("door", "kind"),
+    [("data_loader", "function"), ("MapDataset", "gradient"), ("IterableDataset", "function")],
+)
 def test_a_batch_that_cannot_be_sent_is_an_error(samples: Samples, door: str, kind: str) -> None:
     # Without a timeout, PyTorch would wait without end for the batch that was dropped.
     settings: dict[str, Any] = {

@@ -216,9 +216,9 @@ class Footprint:
         return len(self.windows) if self.subset is None else self.subset.num_samples
 
     @property
-    def is_weighted(self) -> bool:
-        """Whether each epoch draws by weight how often a sample occurs."""
-        return self.subset is not None and self.subset.weights is not None
+    def is_drawn(self) -> bool:
+        """Whether each epoch draws its samples anew."""
+        return self.subset is not None and self.subset.is_drawn
 
     @cached_property
     def leading_axes(self) -> tuple[Axis | None, ...]:
@@ -266,7 +266,7 @@ class Footprint:
 
     def needed(self, group: Group) -> Ints:
         """Blocks of a group that samples of any epoch need. Strides may skip other blocks."""
-        if self.subset is None:
+        if self.subset is None or self.subset.has_all:
             counts = self.windows.num_positions
             every = Boxes(
                 tuple(np.zeros(1, np.int64) for _ in counts), tuple(np.array([n]) for n in counts)

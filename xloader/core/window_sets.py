@@ -400,23 +400,26 @@ class BoxedWindows:
         self._windows = windows
         self._shape, self._starts = shape, starts
         self._num_pieces = tuple(len(edges) - 1 for edges in starts)
-        self._bits: WindowBits | None = None
+        self._order: WindowSet | None = None
         boxes = np.arange(math.prod(self._num_pieces))
         if is_in_order(shape, starts):
             # Each box is a range of windows, and boxes follow each other: ids are places already.
             in_order: WindowSet = windows
+        elif len(windows) == windows.size:
+            # All windows are the same set in any order.
+            in_order = self._order = windows
         else:
-            in_order = self._bits = _in_box_order(windows.as_bits(), shape, starts)
+            in_order = self._order = _in_box_order(windows.as_bits(), shape, starts)
         firsts = np.append(self._firsts(boxes)[0], windows.size)
         self.offsets = in_order.rank(firsts)
 
     def find(self, boxes: Ints, which: Ints, ranks: Ints) -> tuple[Ints, None]:
         """Ids of some windows, given the box of each and how many of its windows come before."""
         places = self.offsets[boxes][which] + ranks
-        if self._bits is None:
+        if self._order is None:
             return places, None
         firsts, lows, sizes = self._firsts(boxes)
-        left = self._bits.nth(places) - firsts[which]
+        left = self._order.nth(places) - firsts[which]
         windows = np.zeros(len(ranks), np.int64)
         weight = 1
         for low, size, count in zip(lows[::-1], sizes[::-1], self._shape[::-1], strict=True):

@@ -217,7 +217,7 @@ class _SamplePlaces:
     @classmethod
     def of(cls, recipe: Recipe, windows: Windows, dims: tuple[int, ...]) -> _SamplePlaces:
         shape = tuple(windows.num_positions[dim] for dim in dims)
-        if recipe.subset is None or not dims:
+        if recipe.subset is None or recipe.subset.has_all or not dims:
             return cls(dims, shape, tuple(np.ones(size, np.bool_) for size in shape), None)
         chosen = _chosen_places(recipe, dims, shape)
         used = tuple(np.zeros(size, np.bool_) for size in shape)

@@ -301,7 +301,7 @@ def _sweeper(
     """A loader of some samples, each once, in the memory that the sums leave."""
     options = rank_plan.options
     whole = recipe.subset or Subset(len(recipe.require_windows()))
-    chosen = replace(whole.select(ids), weights=None, num_draws=None)
+    chosen = whole.select(ids).undrawn
     # A slab is planned as its whole, but what is read here is the slab alone.
     sampled = replace(recipe, subset=chosen, slab=None, num_taken=None)
     left = replace(options, memory=max(options.memory_nbytes - sums_nbytes, 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -132,6 +131,5 @@ def _places(recipe: Recipe) -> tuple[Any, ...]:
 
 
 def _unweighted(recipe: Recipe) -> Subset:
-    """The subset of a recipe without weights, which change no id."""
-    subset = recipe.subset or Subset(len(recipe.require_windows()))
-    return replace(subset, weights=None, num_draws=None)
+    """The subset of a recipe without draws, which change no id."""
+    return (recipe.subset or Subset(len(recipe.require_windows()))).undrawn

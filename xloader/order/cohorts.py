@@ -24,7 +24,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +32,7 @@ from xloader.core.axis import Axis, Ends, Ints, int_dtype
 from xloader.core.boxes import Boxes
 from xloader.core.footprint import Footprint
 from xloader.core.sorting import digit_order, is_first
-from xloader.core.subset import count_occurrences
+from xloader.core.subset import Members
 from xloader.core.window_sets import BoxedWindows
 from xloader.core.windows import Windows
 
@@ -131,29 +130,6 @@ class Pieces:
     def num_homes(self) -> int:
         """Number of homes: tiles that are home to some piece."""
         return int(self.home[-1]) + 1
-
-
-@dataclass(frozen=True, eq=False)
-class Members:
-    """The samples of each cohort, as a list of ids.
-
-    `ids`: sample ids sorted by cohort and then id, each as often as it occurs.
-    """
-
-    ids: Ints
-    offsets: Ints
-
-    @cached_property
-    def occurrences(self) -> NDArray[np.unsignedinteger[Any]] | None:
-        """Occurrence of each of ``ids``, as `count_occurrences` numbers them."""
-        # Equal ids are adjacent: they are in one cohort, and ids ascend within a cohort.
-        return count_occurrences(self.ids)
-
-    def find(self, cohorts: Ints, which: Ints, ranks: Ints) -> tuple[Ints, Ints | None]:
-        """Ids and occurrences of samples; the parameters are those of `BoxedWindows.find`."""
-        places = self.offsets[cohorts][which] + ranks
-        times = self.occurrences
-        return self.ids[places], None if times is None else times[places].astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -276,18 +252,17 @@ def cut_cohorts(
     pieces = cut_pieces(footprint, tiling)
     if footprint.subset is None:
         return Cohorts(pieces)
-    starts = tuple(cut.starts for cut in pieces)
-    boxed = footprint.subset.boxed(footprint.windows.num_positions, starts)
-    if boxed is not None:
-        return Cohorts(pieces, boxed)
+    if not footprint.is_drawn:
+        starts = tuple(cut.starts for cut in pieces)
+        boxed = footprint.subset.boxed(footprint.windows.num_positions, starts)
+        if boxed is not None:
+            return Cohorts(pieces, boxed)
     ids = footprint.subset.drawn(seed, epoch)
     cohort = np.zeros(len(ids), np.int64)
     for cut, column in zip(pieces, footprint.positions_of(ids).T, strict=True):
         cohort = cohort * cut.num_pieces + _piece_of(cut, column)
     num_cohorts = math.prod(cut.num_pieces for cut in pieces)
-    by_cohort = digit_order(cohort, num_cohorts)
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(cohort, minlength=num_cohorts))])
-    return Cohorts(pieces, Members(ids[by_cohort], offsets))
+    return Cohorts(pieces, Members.of(ids, cohort, num_cohorts))
 
 
 def _piece_of(cut: Pieces, positions: Ints) -> Ints:

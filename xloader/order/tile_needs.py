@@ -31,7 +31,7 @@ def needed_nbytes(footprint: Footprint, cohorts: Cohorts) -> Ints:
     """Bytes of all blocks that the samples of each home tile need."""
     needed = np.zeros(cohorts.num_tiles, np.int64)
     # In a subset, a tile may lack the samples that need some of its blocks.
-    is_whole = footprint.subset is None
+    is_whole = footprint.subset is None or footprint.subset.has_all
     by_dim = [group for group in footprint.groups if is_whole and _is_product(group)]
     for group in by_dim:
         num_elements = np.ones(1, np.int64)
@@ -42,8 +42,8 @@ def needed_nbytes(footprint: Footprint, cohorts: Cohorts) -> Ints:
     by_cohort = [group for group in footprint.groups if group not in by_dim]
     if not by_cohort:
         return needed
-    # With weights, other epochs may use other cohorts.
-    used = np.arange(len(cohorts)) if footprint.is_weighted else cohorts.used
+    # Where epochs are drawn, others may use other cohorts.
+    used = np.arange(len(cohorts)) if footprint.is_drawn else cohorts.used
     boxes, tile_of = cohorts.boxes(used), cohorts.tiles[used]
     for group in by_cohort:
         rows, blocks = footprint.needs(group, boxes)

@@ -221,7 +221,7 @@ def least_nbytes(footprint: Footprint) -> int:
     """
     kinds = [_Kinds.of(footprint, dim) for dim in range(len(footprint.windows.dims))]
     shape = tuple(len(dim_kinds.examples) for dim_kinds in kinds)
-    if footprint.subset is not None:
+    if footprint.subset is not None and not footprint.subset.has_all:
         # The kinds of samples, as one number for all dimensions together, each once.
         numbers = np.zeros(0, np.int64)
         for boxes in footprint.possible_boxes(_PIECE_SIZE):

@@ -107,7 +107,7 @@ _NUM_SPOTS = 8
 def full_mixing(footprint: Footprint, batch_size: int) -> float:
     """Expected number of distinct regions in a batch of a full shuffle."""
     if footprint.subset is not None:
-        # Weights draw the samples anew in each epoch. Epoch 0 of seed 0 stands for all of them.
+        # Samples may be drawn anew in each epoch. Epoch 0 of seed 0 stands for all of them.
         # Cohorts of tiles of one chunk are cut at the edges of chunks, so each is in one region.
         cohorts = cut_cohorts(footprint, (1,) * len(footprint.windows.dims))
         used = cohorts.used

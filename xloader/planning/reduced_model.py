@@ -70,8 +70,8 @@ class ReducedModel:
         self._footprint = _truncate(footprint, cohorts.pieces, run_dim, num_tiles * self._lanes)
         cut = cohorts if self._footprint is footprint else cut_cohorts(self._footprint, tiling)
         self._tiling = tiling
-        # With weights, each epoch has a cut of its own.
-        self._cuts: dict[int, Cohorts] = {} if self._footprint.is_weighted else {0: cut}
+        # Where epochs are drawn, each has a cut of its own.
+        self._cuts: dict[int, Cohorts] = {} if self._footprint.is_drawn else {0: cut}
         self.num_tiles = max(cut.num_used_tiles // self._lanes, 1)
         self.row_size = cut.home_shape[run_dim]
         self.run_factor = max(cohorts.num_used_tiles / lanes / self.num_tiles, 1.0)
@@ -126,10 +126,10 @@ class ReducedModel:
         lanes = epoch.drawn(0, range(self._lanes))
         if max(lane.schedule.at_work_nbytes for lane in lanes) > plan.lane_pool_nbytes:
             return None
-        amplification = self._amplification(plan, lanes)
+        amplification = self._amplification(epoch, lanes)
         if plan.max_amplification < amplification < hopeless:
             lanes = epoch.lanes(range(self._lanes))
-            amplification = self._amplification(plan, lanes)
+            amplification = self._amplification(epoch, lanes)
         return amplification, [lane.order for lane in lanes]
 
     def _epoch(self, plan: Plan, index: int) -> Epoch:
@@ -143,23 +143,23 @@ class ReducedModel:
         return self._latest[2]
 
     def _cut_of(self, index: int) -> Cohorts:
-        """The cohorts of an epoch, which depend on what its weights draw, and not on the plan."""
-        index = index if self._footprint.is_weighted else 0
+        """The cohorts of an epoch, which depend on what it draws, and not on the plan."""
+        index = index if self._footprint.is_drawn else 0
         if index not in self._cuts:
             self._cuts[index] = cut_cohorts(self._footprint, self._tiling, seed=_SEED, epoch=index)
         return self._cuts[index]
 
-    def _amplification(self, plan: Plan, lanes: list[Lane]) -> float:
+    def _amplification(self, epoch: Epoch, lanes: list[Lane]) -> float:
         """Reads per distinct chunk needed, with runs of their real length.
 
         If windows straddle tiles along runs only, each visit reads chunks again only at the ends
         of runs. Real runs are ``run_factor`` times as long, so there are as many times fewer such
         reads.
         """
-        num_reads = sum(lane.schedule.num_reads for lane in lanes)
-        amplification = num_reads / max(self._footprint.num_needed, 1)
-        if plan.pace.run > 1 and self._is_line and self._reach <= plan.pace.spread:
-            visits = plan.pace.visits
+        num_reads, pace = sum(lane.schedule.num_reads for lane in lanes), epoch.plan.pace
+        amplification = num_reads / max(epoch.num_needed, 1)
+        if pace.run > 1 and self._is_line and self._reach <= pace.spread:
+            visits = pace.visits
             amplification = visits + (amplification - visits) / self.run_factor
         return amplification
 

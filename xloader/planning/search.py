@@ -348,7 +348,7 @@ def _plain_plan(
     if goal.spread is not None:
         budget.check(tile * min(max(goal.spread, 1), num_tiles))
         spread = goal.spread
-    elif footprint.num_samples == num_tiles and not footprint.is_weighted:
+    elif footprint.num_samples == num_tiles and not footprint.is_drawn:
         # Each tile has one sample, so a permutation of tiles is already a full shuffle.
         spread = 0
     else:

@@ -82,7 +82,7 @@ def _shared_of(name: str, first: Use, second: Use) -> int:
 def used_positions(recipe: Recipe) -> list[Ints]:
     """Positions at which there are samples, along each windowed dimension."""
     windows = recipe.require_windows()
-    if recipe.subset is None:
+    if recipe.subset is None or recipe.subset.has_all:
         return [np.arange(count, dtype=np.int64) for count in windows.num_positions]
     used = [np.zeros(0, np.int64) for _ in windows.dims]
     for positions in _positions(recipe):
@@ -119,7 +119,7 @@ def _covered(
     recipe: Recipe, name: str, spans: list[ElementRanges], edges: list[Ints], used: list[Ints]
 ) -> NDArray[np.bool_]:
     """Whether the samples need each cell, with one axis for each stored dimension."""
-    if recipe.subset is None:
+    if recipe.subset is None or recipe.subset.has_all:
         covered = np.ones((), np.bool_)
         for span, dim_edges in zip(spans, edges, strict=True):
             is_along = span.cover(np.ones(len(span.lo), np.bool_), 0, dim_edges)

@@ -24,6 +24,7 @@ from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowSet
 from xloader.core.windows import Windows
 from xloader.errors import OptionError
+from xloader.loader.interleaved.sample_sets import num_samples_of
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe, find
 from xloader.samples.single_samples import coords_of
@@ -67,7 +68,7 @@ class PositionCounts:
         """Count the windows of an epoch."""
         shape = windows.num_positions
         lead, row = math.prod(shape[:-2]), math.prod(shape[-2:])
-        if subset is None or (subset.indices is None and subset.weights is None):
+        if subset is None or subset.has_all:
             # Windows lie at all combinations equally often, and the counts take no memory.
             counts = (np.int64(lead * row // size) for size in shape)
             lines = tuple(map(np.broadcast_to, counts, shape))
@@ -79,7 +80,7 @@ class PositionCounts:
                 allowed=f"up to {_MOST_PLACES:,}",
                 remedy="count a part of the data, chosen with .sel before .window",
             )
-        dtype = np.dtype(np.int64 if subset.weights is None else np.float64)
+        dtype = np.dtype(np.float64 if subset.is_drawn else np.int64)
         leading, plane = np.zeros(lead, dtype), np.zeros(row, dtype)
         for rows, sums, row_sums in _sums(subset, lead, row):
             leading[rows] += sums
@@ -121,6 +122,10 @@ def _sums(subset: Subset, lead: int, row: int) -> Iterator[tuple[slice, Any, Any
 
 def _expected(subset: Subset) -> NDArray[np.float64] | None:
     """How often an epoch has each sample on average; None if each occurs once."""
+    if subset.draws is not None:
+        sizes = np.diff(subset.groups.offsets)
+        shares = np.minimum(sizes, subset.draws.num_each) / np.maximum(sizes, 1)
+        return shares[subset.draws.groups_of(subset.windows_of(np.arange(len(subset))))]
     if subset.weights is None:
         return None
     # Scaled before the sum, which keeps it finite for huge weights.
@@ -212,7 +217,7 @@ def count_coverage(
         raise OptionError("these fields need no element of the data", given=", ".join(fields))
     positions = PositionCounts.of(windows, recipe.subset)
     # Where an epoch takes a part of the samples, the next epochs take the others.
-    num_samples = positions.total if recipe.num_taken is None else recipe.num_taken
+    num_samples = num_samples_of(recipe)
     # Whole numbers stay whole where all samples are taken.
     share = 1 if num_samples == positions.total else num_samples / positions.total
     offsets = [_offsets_along(chosen, number) for number in range(len(windows.dims))]

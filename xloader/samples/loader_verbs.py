@@ -22,6 +22,7 @@ from xloader.core.options import (
 from xloader.core.ranks import World
 from xloader.errors import MemoryBudgetError, OptionError
 from xloader.loader.planned_loader import PlannedLoader
+from xloader.loader.ranks.rank_resolver import with_memory
 from xloader.loader.reports.explain_notes import memory_note, with_notes
 from xloader.planning.make_plan import most_rows
 from xloader.recipe.demands import make_footprint
@@ -109,7 +110,7 @@ def explain(
             layouts,
             ids,
             {name: recipe.source.path_of(name) for name in footprint.variables},
-            memory_nbytes=chosen.memory_nbytes,
+            memory_nbytes=with_memory(chosen).memory_nbytes,
             batch_size=chosen.batch_size,
             prefetch=chosen.prefetch,
             num_workers=max(num_workers, 1),
@@ -147,7 +148,7 @@ def compare_plans(
             remedy="give it in one of the two",
         )
     plans = []
-    for nbytes in sorted({parse_nbytes(size) for size in sizes}):
+    for nbytes in sorted({with_memory(replace(given, memory=m)).memory_nbytes for m in sizes}):
         for most in dict.fromkeys(bounds):
             rules = replace(given.plan, max_amplification=most)
             chosen = replace(given, memory=nbytes, plan=rules)
@@ -166,10 +167,10 @@ def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> PlannedLoa
     The loader gets the memory that is left beside the copy of all samples.
     """
     memory_nbytes, on_nan = parse_nbytes(memory), check_on_nan(on_nan)
-    if recipe.subset is not None and recipe.subset.weights is not None:
+    if recipe.subset is not None and recipe.subset.is_drawn:
         raise OptionError(
-            "weighted samples cannot become a dataset in memory, which holds each sample once",
-            remedy="call it before .weighted, and draw samples with torch's WeightedRandomSampler",
+            "drawn samples cannot become a dataset in memory, which holds each sample once",
+            remedy="call it before .weighted or .random, and draw with a sampler of torch",
         )
     outputs = make_outputs(recipe, make_layouts(recipe))
     sample_nbytes = sum(out.nbytes for out in outputs)

@@ -1328,6 +1328,64 @@ class Samples(RecordedMethods):
         chosen = choose_weights(self.recipe, weights, balance, num_samples)
         return self._but(subset=subset_verbs.weigh(self.recipe, chosen, num_samples))
 
+    def random(self, n: int, per: str | Sequence[str] | None = None) -> Self:
+        """Draw windows at random, anew in each epoch: so many of all, or of each scene.
+
+        Parameters
+        ----------
+        n : int
+            Number of windows to draw. None is drawn twice in an epoch.
+        per : str or sequence of str, optional
+            Dimensions with windows. ``n`` windows are drawn at each position along them: with
+            ``per="scene"`` of each scene, with ``per=("scene", "time")`` of each scene at each
+            time. By default ``n`` of all windows.
+
+        Returns
+        -------
+        Samples
+            The same samples and ids, of which an epoch has some.
+
+        Raises
+        ------
+        OptionError
+            If ``n`` is below 1; if the windows have no position along a dimension of ``per``; if
+            the samples are :meth:`weighted`, or there are no windows yet.
+
+        See Also
+        --------
+        sample : The same samples in every epoch.
+        weighted : Each sample as often as its weight says.
+
+        Notes
+        -----
+        All windows of a group have the same chance. What is drawn depends on the loader's seed, on
+        the epoch and on the group alone, not on ranks, so all ranks draw the same. Nothing is kept
+        per window: at a stride of 1, any patch of a scene may be drawn. Each chunk is read once in
+        an epoch, as by any plan, and only if a window that was drawn needs it.
+
+        A group with fewer windows than ``n`` gives all it has. ``print(samples)`` and ``explain()``
+        say how many groups do, and how many samples an epoch has then. It may follow
+        :meth:`select`, :meth:`dropna` and :meth:`split`, and come before them: windows are drawn of
+        those that are left. ``loader.num_samples`` counts the samples of an epoch;
+        ``len(samples)`` does not change.
+
+        Examples
+        --------
+        >>> import xarray as xr
+        >>> ds = xr.Dataset({"red": (("scene", "y", "x"), np.zeros((4, 100, 100), "f4"))})
+        >>> samples = ds.xloader.window(scene=1, y=32, x=32, stride=1)
+        >>> patches = samples.random(8, per="scene")
+        >>> loader = patches.loader(batch_size=32, output="numpy")
+        >>> len(patches), loader.num_samples
+        (19044, 32)
+        >>> (batch,) = loader
+        >>> np.bincount(patches.positions(batch.ids)["scene"]).tolist()
+        [8, 8, 8, 8]
+        """
+        from xloader.samples import subset_verbs
+
+        return self._but(subset=subset_verbs.draw_per_group(self.recipe, n, per))
+
     def split(
         self,
         parts: Mapping[str, Any] | None = None,
@@ -1800,8 +1858,21 @@ class Samples(RecordedMethods):
             Whether samples that do not fill a global batch are left out. If not, the last batch is
             shorter. Ranks that have one sample less than others repeat a row in it, which
             ``batch.is_padding`` flags.
-        memory : int or str, default "2GiB"
-            Bytes that this rank may use for batches, reads under way and decoded chunks.
+        steps : int, optional
+            Number of batches of an epoch on each rank; by default an epoch gives each sample once.
+            With it, each epoch goes on where the one before stopped, through pass after pass over
+            the samples, so that all of them come equally often. Each batch is full, and
+            ``drop_last`` has no effect. Where two passes meet, no sample is twice in a global batch
+            if there are at least as many global batches of samples as lanes, and one more. Weighted
+            samples may be. The next epoch reads the chunks again that are in memory when an epoch
+            ends, so very short epochs cost reads: :meth:`explain` counts them.
+        memory : int or str, optional
+            Bytes that this rank may use for batches, reads under way and decoded chunks; or a part
+            of what the machine has for this rank, such as ``"50%"``, or of all its ranks together,
+            such as ``"64GiB/node"``. By default what all data need, if that is at most half of this
+            rank's part of the machine, and else that half, down to a power of two. A second loader
+            takes a quarter, a third one an eighth. What is free does not matter; ``explain()`` says
+            what was taken. The ranks of a process group agree on the smallest machine's.
         output : {"torch", "numpy", "jax", "cupy"}
             Whether batches hold PyTorch tensors, NumPy arrays, JAX arrays on JAX's CPU, or CuPy
             arrays on CuPy's current GPU. JAX and CuPy need no PyTorch.
@@ -1858,10 +1929,14 @@ class Samples(RecordedMethods):
             If the memory is too small; the error gives the minimum that is enough.
         EmptySamplesError
             If there are fewer samples than ranks.
+        RanksError
+            When the loader is first used, if ``memory`` is left out, the data do not fit, and ranks
+            on other machines cannot be asked for theirs.
         OptionError
             If an option is unknown or outside its range, lanes do not divide the global batch, or
-            ranks the lanes; if the device does not exist or lacks the dtype of a field, ``out``
-            does not fit the batches, or the function for the device fails or returns another one.
+            ranks the lanes; if there are fewer samples than two global batches, with ``steps``; if
+            the device does not exist or lacks the dtype of a field, ``out`` does not fit the
+            batches, or the function for the device fails or returns another one.
         ForkError
             If the process was forked from one that used the GPU.
         MissingDependencyError

@@ -1,11 +1,11 @@
 """Implementation of the `Samples` methods that choose samples.
 
-These are `select`, `sample`, `weighted`, `slab` and `ids`.
+These are `select`, `sample`, `weighted`, `random`, `slab` and `ids`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from xloader.core.axis import Ints
 from xloader.core.counter_rng import bijection, derive_key
 from xloader.core.option_checks import check_whole
-from xloader.core.subset import Subset
+from xloader.core.subset import GroupDraws, Subset
 from xloader.core.window_sets import WindowBits
 from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
 from xloader.jobs.valid.sample_mask import SampleMask
@@ -43,7 +43,7 @@ def select(recipe: Recipe, ids: ArrayLike | slice | SampleMask) -> Subset:
         chosen = normal_ids(recipe.num_ids, listed_ids(recipe.num_ids, ids))
         subset = subset_of(recipe).select(chosen)
     if not len(subset) and isinstance(ids, RemainingIds):
-        return replace(subset, weights=None, num_draws=None)
+        return subset.undrawn
     if not len(subset):
         raise EmptySamplesError("no sample is selected", given=repr(ids))
     return _require_weight(subset, ids)
@@ -104,7 +104,36 @@ def weigh(recipe: Recipe, weights: ArrayLike, num_samples: int | None) -> Subset
         )
     if num_samples is not None:
         num_samples = check_whole("num_samples", num_samples, 1, _MOST_DRAWS)
-    return replace(subset_of(recipe), weights=values, num_draws=num_samples)
+    return _require_one_draw(replace(subset_of(recipe), weights=values, num_draws=num_samples))
+
+
+def draw_per_group(recipe: Recipe, n: int, per: str | Sequence[str] | None) -> Subset:
+    """The subset of which each epoch draws some samples per group; see `Samples.random`."""
+    windows = recipe.require_windows()
+    names = (per,) if isinstance(per, str) else tuple(per or ())
+    for dim in names:
+        if dim not in windows.dims:
+            raise OptionError(
+                f"samples have no position along {dim!r} to group them by",
+                given=f"per={per!r}, windows along {', '.join(windows.dims)}",
+                remedy=f"name the dimension in window: .window({{{dim!r}: 1, ...}})",
+            )
+    n = check_whole("n", n, 1, _MOST_DRAWS)
+    shape = windows.num_positions
+    known = tuple(dim for dim in windows.dims if dim in names)
+    pairs = zip(windows.dims, shape, strict=True)
+    sizes = tuple(count if dim in names else 1 for dim, count in pairs)
+    draws = GroupDraws(n, shape, sizes, known)
+    return _require_one_draw(replace(subset_of(recipe), draws=draws))
+
+
+def _require_one_draw(subset: Subset) -> Subset:
+    if subset.weights is not None and subset.draws is not None:
+        raise OptionError(
+            "samples are drawn either by weight or as random windows, not both",
+            remedy="leave .weighted or .random out",
+        )
+    return subset
 
 
 def cut_slab(recipe: Recipe, dim: str, rank: int, size: int) -> Recipe:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from xloader.cluster.cluster_tasks import code_digest, find_cluster
 from xloader.core.nbytes import parse_nbytes
-from xloader.core.subset import Subset
 from xloader.errors import OptionError, TransformError, XloaderError
 from xloader.jobs.valid.batch_sweep import BatchSweep
 from xloader.jobs.valid.cache_files import Cache, CacheFile, cache_file
@@ -59,12 +58,8 @@ def score_samples(
 
 
 def _each_once(recipe: Recipe) -> Recipe:
-    """The recipe with each id once in an epoch, whatever its weight."""
-    subset = recipe.subset
-    if subset is None or subset.weights is None:
-        return recipe
-    chosen = Subset(subset.num_windows, subset.indices, points=subset.points)
-    return replace(recipe, subset=chosen)
+    """The recipe with each id once in an epoch, however epochs draw."""
+    return recipe if recipe.subset is None else replace(recipe, subset=recipe.subset.undrawn)
 
 
 def _call(fn: ScoreFunction, batch: Batch) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from xloader.core.options import LoaderOptions
 from xloader.core.subset import Subset
-from xloader.errors import EmptySamplesError
+from xloader.errors import EmptySamplesError, OptionError
 from xloader.order.quota_pattern import QuotaPattern
 from xloader.recipe.recipe import Recipe, Slab
 from xloader.transforms.outputs import Output
@@ -114,7 +114,7 @@ def num_samples_of(recipe: Recipe) -> int:
 def taking(recipe: Recipe, num_samples: int) -> Recipe:
     """The recipe of which an epoch takes so many samples.
 
-    Fewer than there are become successive parts of one pass, as in `xloader.planning.epoch`:
+    Fewer than there are become successive parts of one pass, as in `xloader.planning.passes`:
     nothing is listed, so this costs no memory. More than there are are drawn: each sample occurs
     ``floor`` or ``ceil`` of its share.
     """
@@ -131,6 +131,12 @@ def taking(recipe: Recipe, num_samples: int) -> Recipe:
         return replace(recipe, subset=replace(subset, num_draws=num_samples))
     if num_samples < num_own:
         return replace(recipe, num_taken=num_samples)
+    if subset.draws is not None:
+        raise OptionError(
+            "a set of random windows has fewer samples than the epoch takes of it",
+            given=f"{num_own:,} of {num_samples:,} samples",
+            remedy="pass a larger n to .random, or a smaller num_samples= to interleave",
+        )
     weights = np.ones(len(subset))
     return replace(recipe, subset=replace(subset, weights=weights, num_draws=num_samples))
 
