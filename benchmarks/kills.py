@@ -31,7 +31,7 @@ import xarray as xr
 from zarr.storage import LocalStore
 
 import xloader
-from xloader.jobs.statistics import stats_parts, stats_sweep
+from xloader.jobs import merge_trees, swept_job
 from xloader.testing import CountingStore, LatencyStore
 
 DELAY_SECONDS: Final = 0.05
@@ -191,8 +191,8 @@ def _run_child(job: str, place: str, target: str) -> None:
     print(BEGUN, flush=True)
     # Statistics write every ten seconds, after some hundred chunks, which is longer than this job.
     with (
-        mock.patch.object(stats_parts, "_FLUSH_SECONDS", 0.0),
-        mock.patch.object(stats_sweep, "_WAVE_CHUNKS", 8),
+        mock.patch.object(merge_trees, "_FLUSH_SECONDS", 0.0),
+        mock.patch.object(swept_job, "_WAVE_CHUNKS", 8),
     ):
         JOBS[job].run(store, Path(target))
     print(sum(n for key, n in store.reads.items() if key.startswith(("t2m/", "u10/"))), flush=True)

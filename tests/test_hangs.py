@@ -21,6 +21,7 @@ from tests.hanging import (
     FOR_EVER,
     KEY,
     KINDS,
+    SEED,
     STEPS,
     HangingAsync,
     HangingSync,
@@ -194,7 +195,7 @@ def test_another_epoch_begins_while_a_read_of_the_last_one_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     samples = make_samples("sync")
-    with samples.loader(batch_size=4, output="numpy") as loader:
+    with samples.loader(batch_size=4, seed=SEED, output="numpy") as loader:
         iterator = iter(loader)
         next(iterator)
         wait_until(lambda: is_waited_for(loader))

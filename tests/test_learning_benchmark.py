@@ -17,7 +17,7 @@ from benchmarks.learning.runs import Run  # noqa: E402
 from benchmarks.learning.table import draw, format_rows, make_rows  # noqa: E402
 from xloader.demo.waves import WaveSpec  # noqa: E402
 
-SPEC = WaveSpec(num_steps=240, num_lats=5, num_lons=8, chunk_steps=8)
+SPEC = WaveSpec(num_steps=128, num_lats=5, num_lons=8, chunk_steps=8)
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.XloaderWarning")
 
 

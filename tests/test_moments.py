@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from xloader.jobs.merge_trees import MergeTree
 from xloader.jobs.statistics.moments import LabelledMoments, Moments
 from xloader.jobs.statistics.quantile_sketch import QuantileSketch
-from xloader.jobs.statistics.stats_parts import MergeTree
 
 
 def test_long_lines_are_taken_in_pieces():
@@ -64,16 +64,16 @@ def test_the_tree_gives_the_same_bits_in_any_order_and_division(num, random, num
     leaves = [Moments.of(row, (0,)) for row in values]
     plain = MergeTree(num, Moments.merge)
     for leaf, value in enumerate(leaves):
-        plain.add(leaf, value)
+        plain.add((0, leaf), value)
     order = list(range(num))
     random.shuffle(order)
     parts = [MergeTree(num, Moments.merge) for _ in range(num_parts)]
     for place, leaf in enumerate(order):
-        parts[place % num_parts].add(leaf, leaves[leaf])
+        parts[place % num_parts].add((0, leaf), leaves[leaf])
     whole = MergeTree(num, Moments.merge)
     for part in parts:
         for node, value in part.nodes.items():
-            whole.add_node(node, value)
+            whole.add(node, value)
     for name, array in whole.result().arrays().items():
         assert array.tobytes() == plain.result().arrays()[name].tobytes()
     assert_allclose(whole.result().mean, values.mean(), rtol=1e-9)
@@ -82,7 +82,7 @@ def test_the_tree_gives_the_same_bits_in_any_order_and_division(num, random, num
 def test_few_nodes_are_kept():
     tree = MergeTree(1000, lambda a, b: a + b)
     for leaf in range(1000):
-        tree.add(leaf, 1)
+        tree.add((0, leaf), 1)
         assert len(tree.nodes) <= 10
     assert tree.result() == 1000
 

@@ -24,7 +24,6 @@ def options(**changes: Any) -> LoaderOptions:
         pytest.param({"on_error": "fill"}, "'fill'", "'raise' or 'skip'", "", id="on_error"),
         pytest.param({"processes": -1}, "-1", ">= 0", "", id="no processes"),
         pytest.param({"memory": "-1GiB"}, "'-1GiB'", '"512MiB"', "", id="memory below nothing"),
-        pytest.param({"memory": None}, "None", '"512MiB"', "", id="no memory"),
         pytest.param(
             {"plan": PlanRules(lanes=6)},
             "lanes=6, a global batch of 8",

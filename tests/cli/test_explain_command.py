@@ -33,6 +33,7 @@ OPTIONS = {
     "plain": ([], {}),
     "sizes": (["--batch-size", "8", "--memory", "64KiB"], {"batch_size": 8, "memory": "64KiB"}),
     "ascending": (["--no-shuffle", "--drop-last"], {"shuffle": False, "drop_last": True}),
+    "steps": (["--steps", "5", "--batch-size", "8"], {"steps": 5, "batch_size": 8}),
     "ranks": (
         ["--world-size", "2", "--lanes", "4"],
         {"world": xloader.World(0, 2), "plan": xloader.PlanRules(lanes=4)},

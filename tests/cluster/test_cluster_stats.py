@@ -24,7 +24,7 @@ from tests.jobs.test_stats_parts import write_data
 from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.errors import ChunkWarning, MemoryBudgetError, OptionError
 from xloader.jobs.statistics.stats_job import StatsJob
-from xloader.jobs.statistics.stats_sweep import StatsOnCluster
+from xloader.jobs.swept_job import ClusterSweep
 from xloader.testing import FaultyStore, SourceRecorder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,7 +112,7 @@ def test_reads_of_two_tasks_are_those_that_are_predicted(
     samples = samples.isel(lat=slice(0, 4))
     samples = xloader.Samples(samples.recipe).window(time=1).inputs("z")
     job = StatsJob(samples.recipe.planned, None, None, (), [1], None)
-    run = StatsOnCluster(job, ClusterTasks(client), job.all_pieces())
+    run = ClusterSweep(job, ClusterTasks(client), job.all_pieces())
     assert 30 < run.num_chunks(job.all_pieces()) < 60
     xr.testing.assert_identical(samples.stats(leads=[1]), samples.stats(leads=[1], client=False))
     assert recorder.num_reads == run.num_chunks(job.all_pieces()) + 30
@@ -167,19 +167,19 @@ import os, signal, sys
 from pathlib import Path
 from tests.cluster import test_cluster_stats as tests
 from tests.cluster.conftest import distributed
-from xloader.jobs.statistics import stats_parts
-from xloader.jobs.statistics.stats_parts import StatsParts
+from xloader.jobs import merge_trees
+from xloader.jobs.merge_trees import TreeParts
 
 if __name__ == "__main__":
-    stats_parts._FLUSH_SECONDS = 0.0
-    folder, add = Path(sys.argv[2]), StatsParts.add
+    merge_trees._FLUSH_SECONDS = 0.0
+    folder, add = Path(sys.argv[2]), TreeParts.add
 
     def add_or_die(parts, nodes):
         add(parts, nodes)
-        if parts._parts._folder._num_files == 2:
+        if parts._num_files == 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    StatsParts.add = add_or_die
+    TreeParts.add = add_or_die
     _, samples = tests.recorded(Path(sys.argv[1]), folder / "log")
     with distributed.Client(sys.argv[3]):
         samples.stats(path=folder / "stats.nc", by="month")
@@ -231,7 +231,7 @@ def test_memory_is_that_of_a_worker(client: Any, data: Path, tmp_path: Path) -> 
     samples.stats(dim="time", memory=least)
     tasks = Threads(client)
     job = StatsJob(samples.recipe.planned, None, None, (), (), None)
-    run = StatsOnCluster(job, tasks, job.all_pieces())
+    run = ClusterSweep(job, tasks, job.all_pieces())
     with pytest.raises(MemoryBudgetError, match="each of 8 threads of a worker") as caught:
         run.check_memory(100_000, 0, 0, is_flushed=False)
     assert caught.value.minimum_nbytes % 8 == 0

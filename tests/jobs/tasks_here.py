@@ -12,8 +12,8 @@ import pytest
 
 from tests.moments import Killed
 from xloader.cluster.cluster_tasks import MOST_UNITS, ClusterTasks
+from xloader.jobs import swept_job
 from xloader.jobs.materialize import training_store
-from xloader.jobs.statistics import statistics
 from xloader.jobs.valid import sample_scores, valid_samples
 
 
@@ -49,5 +49,5 @@ class TasksHere(ClusterTasks):
 
 def run_here(patch: pytest.MonkeyPatch, tasks: TasksHere) -> None:
     """Let all jobs run as these tasks."""
-    for module in (valid_samples, sample_scores, statistics, training_store):
+    for module in (valid_samples, sample_scores, swept_job, training_store):
         patch.setattr(module, "find_cluster", lambda *args, **options: tasks)

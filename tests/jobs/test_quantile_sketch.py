@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from xloader.errors import MissingDependencyError, OptionError, UnsupportedDataError
+from xloader.jobs.merge_trees import MergeTree
 from xloader.jobs.statistics.quantile_sketch import QuantileSketch
-from xloader.jobs.statistics.stats_parts import MergeTree
 
 # It has no wheels for the newest Python.
 pytest.importorskip("crick")
@@ -33,7 +33,7 @@ KINDS = {
 def merged(parts: list[QuantileSketch]) -> QuantileSketch:
     tree = MergeTree(len(parts), QuantileSketch.merge)
     for leaf, part in enumerate(parts):
-        tree.add(leaf, part)
+        tree.add((0, leaf), part)
     return tree.result()
 
 

@@ -22,7 +22,7 @@ from xloader.errors import (
     UnknownNameError,
     XloaderError,
 )
-from xloader.jobs.statistics import stats_sweep
+from xloader.jobs import swept_job
 from xloader.recipe.layout import make_layouts
 from xloader.testing import CountingStore, write_store
 
@@ -56,7 +56,7 @@ def test_those_of_numpy(case: Case, data: st.DataObject) -> None:
     threads = data.draw(st.sampled_from([1, 3]))
     case.store.reset()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stats_sweep, "_WAVE_CHUNKS", data.draw(st.sampled_from([1, 4096])))
+        patch.setattr(swept_job, "_WAVE_CHUNKS", data.draw(st.sampled_from([1, 4096])))
         stats = case.samples.stats(dim=reduced, threads=threads)
     reads = {k: n for k, n in case.store.reads.items() if k.split("/")[0] in case.dataset.data_vars}
     assert set(reads.values()) <= {1}
@@ -194,7 +194,7 @@ def test_differences_of_numpy(case: Case, data: st.DataObject) -> None:
     dim = data.draw(st.sampled_from(["time", ...]))
     case.store.reset()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stats_sweep, "_WAVE_CHUNKS", data.draw(st.sampled_from([1, 3, 4096])))
+        patch.setattr(swept_job, "_WAVE_CHUNKS", data.draw(st.sampled_from([1, 3, 4096])))
         stats = case.samples.stats(dim=dim, leads=leads, threads=data.draw(st.sampled_from([1, 3])))
     reads = {k: n for k, n in case.store.reads.items() if k.split("/")[0] in case.dataset.data_vars}
     assert set(reads.values()) <= {1}

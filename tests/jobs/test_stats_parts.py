@@ -26,9 +26,9 @@ from xloader.errors import (
     TargetError,
     UnsupportedDataError,
 )
-from xloader.jobs import kept_result
+from xloader.jobs import kept_result, merge_trees, swept_job
 from xloader.jobs.kept_result import KeptResult
-from xloader.jobs.statistics import stats_job, stats_parts, stats_sweep
+from xloader.jobs.statistics import stats_job, stats_parts
 from xloader.testing import CountingStore, FaultyStore, LatencyStore, truncate, write_store
 
 KINDS: list[dict[str, Any]] = [
@@ -82,8 +82,8 @@ def chunk_reads(store: CountingStore) -> dict[str, int]:
 
 def often(patch: pytest.MonkeyPatch) -> None:
     """Write partial statistics after every few chunks."""
-    patch.setattr(stats_parts, "_FLUSH_SECONDS", 0.0)
-    patch.setattr(stats_sweep, "_WAVE_CHUNKS", 4)
+    patch.setattr(merge_trees, "_FLUSH_SECONDS", 0.0)
+    patch.setattr(swept_job, "_WAVE_CHUNKS", 4)
 
 
 @pytest.mark.parametrize("options", KINDS)
@@ -161,10 +161,10 @@ def test_a_rerun_reads_only_what_is_missing(
 def test_a_slow_job_is_written_between_few_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stats_parts, "_FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(merge_trees, "_FLUSH_SECONDS", 0.0)
     # As if each chunk took longer than the time between two files.
-    monkeypatch.setattr(stats_sweep, "_WAVE_SECONDS", 0.0)
-    monkeypatch.setattr(stats_sweep, "_FIRST_WAVE", 8)
+    monkeypatch.setattr(swept_job, "_WAVE_SECONDS", 0.0)
+    monkeypatch.setattr(swept_job, "_FIRST_WAVE", 8)
     inner = write_data()
     whole = samples_of(inner).stats()
     counted = CountingStore(inner)
@@ -242,7 +242,7 @@ def test_a_finished_job_that_is_run_again_reads_nothing(suffix: str, tmp_path: P
     path = tmp_path / f"stats{suffix}"
     whole = samples.stats(path=path, by="month", leads=[1])
     template = stats_job.StatsJob(samples.recipe, None, "month", (), [1], None).template
-    KeptResult.at(path, stats_parts.StatsTemplate).open_parts(template)
+    KeptResult.at(path, stats_parts.StatsTemplate).open_parts(template, merge_trees.TreeParts)
     store.reset()
     with pytest.warns(StatisticsWarning, match="returned as it is"):
         xr.testing.assert_identical(samples.stats(path=path, by="month", leads=[1]), whole)
@@ -417,7 +417,7 @@ def test_a_lack_of_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.Monke
     def fail(self: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(kept_result.ZipFile, "testzip", fail)
+    monkeypatch.setattr(merge_trees.ZipFile, "testzip", fail)
     with pytest.raises(MemoryError):
         xloader.merge(path)
 

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 
 import xloader
 from tests.cases import Case, cases
+from xloader.jobs.chunk_sweep import ChunkOrder
+from xloader.jobs.merge_trees import MergeTree, MergeTrees
 from xloader.jobs.statistics.stats_job import StatsJob
-from xloader.jobs.statistics.stats_parts import MergeTree, StatsResult, StatsTrees
-from xloader.jobs.statistics.stats_sweep import (
-    StatsUnit,
+from xloader.jobs.statistics.stats_parts import StatsResult
+from xloader.jobs.swept_job import (
+    SweptUnit,
     chunks_of,
     compute_unit,
     cut_units,
-    num_chunks,
     num_nodes,
     num_subtrees,
 )
@@ -34,14 +35,14 @@ def job_of(samples: xloader.Samples, **options: Any) -> StatsJob:
     return StatsJob(samples.recipe.planned, **settings)
 
 
-def units_of(job: StatsJob, *sizes: int) -> list[StatsUnit]:
+def units_of(job: StatsJob, *sizes: int) -> list[SweptUnit]:
     return cut_units(job.jobs, job.all_pieces(), *sizes)
 
 
-def compute(job: StatsJob, units: list[StatsUnit]) -> tuple[xr.Dataset, int]:
+def compute(job: StatsJob, units: list[SweptUnit]) -> tuple[xr.Dataset, int]:
     """The result of all units, each as a worker computes it, and the number of reads."""
     result = StatsResult(job.template)
-    trees = StatsTrees(job.forms, result.put)
+    trees = MergeTrees(job.leaves, result.put)
     work = job, 1 << 20
     num_reads = 0
     for unit in units:
@@ -54,14 +55,18 @@ def compute(job: StatsJob, units: list[StatsUnit]) -> tuple[xr.Dataset, int]:
                 trees.add(tree, node, value)
         num_reads += unit_reads
     assert not trees.drain()
-    return result.dataset(), num_reads
+    return job.template.whole(result), num_reads
 
 
-def any_units(job: StatsJob, data: st.DataObject) -> list[StatsUnit]:
+def num_chunks(order: ChunkOrder, units: list[SweptUnit]) -> int:
+    return sum(len(chunks_of(order, slice(own.begin, own.end))) for unit in units for own in unit)
+
+
+def any_units(job: StatsJob, data: st.DataObject) -> list[SweptUnit]:
     return units_of(job, *(data.draw(st.integers(1, most)) for most in (900, 3000, 3000)))
 
 
-def shuffled(units: list[StatsUnit], data: st.DataObject) -> list[StatsUnit]:
+def shuffled(units: list[SweptUnit], data: st.DataObject) -> list[SweptUnit]:
     order = np.random.default_rng(data.draw(st.integers(0, 99))).permutation(len(units))
     return [units[number] for number in order]
 
@@ -103,14 +108,16 @@ def test_units_of_differences_count_what_is_read_twice(data: st.DataObject) -> N
     result, num_reads = compute(job, shuffled(units, data))
     order = job.jobs[0].order
     assert num_reads == recorder.num_reads
-    assert num_reads == sum(num_chunks(order, own) for unit in units for own in unit)
+    assert num_reads == sum(
+        len(chunks_of(order, slice(own.begin, own.end))) for unit in units for own in unit
+    )
     xr.testing.assert_identical(result, samples.stats(dim=dim, leads=leads, client=False))
     # Units that may be as large as a line of time read no chunk twice.
     line = job.jobs[0].chunk_nbytes * -(-24 // chunks[0])
     units = units_of(job, job.jobs[0].chunk_nbytes, line, 1 << 40)
-    assert sum(num_chunks(order, own) for unit in units for own in unit) == len(
-        chunks_of(order, np.ones(order.num_pieces, np.bool_))
-    )
+    assert sum(
+        len(chunks_of(order, slice(own.begin, own.end))) for unit in units for own in unit
+    ) == len(chunks_of(order, np.ones(order.num_pieces, np.bool_)))
 
 
 def test_units_end_at_places_and_round_numbers() -> None:
@@ -145,5 +152,5 @@ def test_number_of_subtrees(num_leaves: int) -> None:
         for end in range(begin + 1, num_leaves + 1):
             tree: MergeTree[int] = MergeTree(num_leaves, int.__add__)
             for leaf in range(begin, end):
-                tree.add(leaf, 1)
+                tree.add((0, leaf), 1)
             assert len(tree.nodes) == num_subtrees(begin, end, num_leaves)

@@ -26,8 +26,7 @@ from xloader.compiled.library import load_library
 from xloader.core import cores
 from xloader.core.cores import CgroupLimits, memory_of, read_cgroup_limits
 from xloader.core.messages import extra_remedy
-from xloader.core.nbytes import parse_nbytes, show_nbytes
-from xloader.core.options import LoaderOptions
+from xloader.core.nbytes import show_nbytes
 from xloader.sources.zarr.codec_chain import ZLIB
 from xloader.sources.zarr.compiled_decoding import decoder
 
@@ -35,9 +34,6 @@ _LEAST_SHM_NBYTES: Final = 1 << 30
 """Below this size, batches of a few DataLoader workers may not fit into shared memory."""
 
 _MORE_SHM: Final = "start the container with --shm-size=8g"
-
-_MUCH_OF_MEMORY: Final = 0.5
-"""Share of the memory from which on the default memory of a loader is named."""
 
 
 def find_system() -> Finding:
@@ -60,7 +56,7 @@ def find_cores(limits: CgroupLimits) -> Finding:
 
 
 def find_memory(limits: CgroupLimits, meminfo: Path = Path("/proc/meminfo")) -> Finding:
-    """The memory of the machine or of the control group, beside what a loader takes by default."""
+    """The memory of the machine or of the control group."""
     total, available = memory_of(meminfo)
     if total is None:
         return Finding("memory", "note", "the size is not known", "pass memory= to your loaders")
@@ -70,12 +66,7 @@ def find_memory(limits: CgroupLimits, meminfo: Path = Path("/proc/meminfo")) -> 
     if limits.nbytes is not None and limits.nbytes < total:
         total = limits.nbytes
         text += f"; the control group allows {show_nbytes(total)}"
-    default = LoaderOptions.memory
-    if parse_nbytes(default) <= _MUCH_OF_MEMORY * total:
-        return Finding("memory", "ok", text, value=total)
-    text = f"{text}; a loader takes {default} by default"
-    remedy = f'pass memory="{total // 4 >> 20}MiB" or less to your loaders'
-    return Finding("memory", "note", text, remedy, total)
+    return Finding("memory", "ok", text, value=total)
 
 
 def find_shared_memory(folder: Path = Path("/dev/shm")) -> Finding | None:

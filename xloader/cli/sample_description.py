@@ -270,6 +270,8 @@ def _loader_option(name: str, text: str, opposite: str = "") -> Decorator:
     """An option of the type of a loader's, with its default in the text. `opposite`: of a flag."""
     default = _DEFAULTS[name.removeprefix("loader_")]
     kind = int if default is None else type(default)
+    if name.endswith("memory"):
+        kind = str
     flag = f"--{name.replace('_', '-')}"
     settings: dict[str, Any] = {
         "type": kind,
@@ -293,6 +295,7 @@ _ORDER_OPTIONS: Final = (
     ),
     _loader_option("seed", "Seed of the order. Default: {}."),
     _loader_option("drop_last", "Whether a last batch that is not full is left out.", "keep-last"),
+    _loader_option("steps", "Batches of an epoch, all full. Default: those of all samples."),
     _loader_option("spread", "Tiles in memory beside the newest one. Default: as many as fit."),
     _loader_option("processes", "Worker processes. Default: {}."),
     _loader_option("threads", "Default: the number of cores."),
@@ -302,6 +305,6 @@ _ORDER_OPTIONS: Final = (
 
 def takes_loader_options(memory: str = "memory", *, has_order: bool = False) -> Decorator:
     """Decorate a command with options of a loader. `memory`: the name of that for its memory."""
-    last = _loader_option(memory, "The loader's memory. Default: {}.")
+    last = _loader_option(memory, "The loader's memory. Default: by the machine and the data.")
     order = _ORDER_OPTIONS if has_order else ()
     return lambda command: decorated(command, (*_PLAN_OPTIONS, *order, last))

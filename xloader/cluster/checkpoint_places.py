@@ -234,7 +234,7 @@ _JOB_FILE: Final = "job.json"
 _VERSION: Final = 3
 
 _COMPARED: Final = (
-    *("batch_size", "shuffle", "seed", "drop_last", "output", "on_error", "processes"),
+    *("batch_size", "shuffle", "seed", "drop_last", "steps", "output", "on_error", "processes"),
     *("on_device.dtype", "on_device.random", "plan.lanes", "plan.spread", "ranks.world_size"),
 )
 """Options that decide which samples a rank gets, and as what."""

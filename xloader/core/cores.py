@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path, PurePosixPath
 from typing import Final
+
+from xloader.core.messages import show_count
+from xloader.core.nbytes import MemoryShare, show_nbytes
 
 _SLURM: Final = "SLURM_STEP_TASKS_PER_NODE"
 _NAMES: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", _SLURM)
@@ -44,13 +48,18 @@ def find_cores(environ: Mapping[str, str] | None = None) -> CoreShare:
     """
     environ = os.environ if environ is None else environ
     tied, quota = _affinity(0), read_cgroup_limits().cores
-    name = next((name for name in _NAMES if name in environ), "")
+    name = _launcher(environ)
     num_ranks = _num_ranks(name, environ) if name else 1
     is_divided = num_ranks > 1 and _is_divided(tied, num_ranks, name, environ)
     shares = [CoreShare(len(tied), 1 if is_divided else num_ranks)]
     if quota is not None:
         shares.append(CoreShare(max(round(quota), 1), num_ranks))
     return min(shares, key=lambda share: share.num_cores)
+
+
+def _launcher(environ: Mapping[str, str]) -> str:
+    """The variable that says how many ranks this machine has; empty if there is none."""
+    return next((name for name in _NAMES if name in environ), "")
 
 
 def _num_ranks(name: str, environ: Mapping[str, str]) -> int:
@@ -142,6 +151,68 @@ def usable_nbytes() -> int | None:
     """Bytes that the machine has and the control group of this process allows, if known."""
     sizes = memory_of()[0], read_cgroup_limits().nbytes
     return min((size for size in sizes if size is not None), default=None)
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """The memory that the ranks of a machine share. It does not depend on what is free.
+
+    `is_common`: whether it is known to be that of all ranks which make one plan.
+    """
+
+    nbytes: int
+    num_ranks: int
+    source: str = field(default="", compare=False)
+    is_common: bool = field(default=True, compare=False)
+
+    @property
+    def part_nbytes(self) -> int:
+        """Bytes of one rank."""
+        return self.nbytes // self.num_ranks
+
+    def taken_by(self, share: MemoryShare) -> int:
+        """Bytes of a rank's loader."""
+        return share.nbytes_of(self.nbytes, self.num_ranks)
+
+    def in_words(self, share: MemoryShare) -> str:
+        """How `taken_by` comes to its number."""
+        nbytes = self.taken_by(share)
+        if share.endswith("node"):
+            return f"{show_nbytes(nbytes)}: {share} for {show_count(self.num_ranks, 'rank')}"
+        part = f"{show_nbytes(self.nbytes)} {self.source}"
+        if self.num_ranks > 1:
+            rank = f"{show_nbytes(self.part_nbytes)}, this rank's part of {part}"
+            part = f"{rank} for {self.num_ranks} ranks"
+        is_rounded = share.is_by_itself and nbytes != self.part_nbytes * Fraction(share)
+        words = "half" if share == "1/2" else share
+        return f"{show_nbytes(nbytes)}: {words} of {part}" + ", rounded down" * is_rounded
+
+
+def find_memory_limit(
+    num_processes: int = 1, environ: Mapping[str, str] | None = None, root: Path = Path("/")
+) -> MemoryLimit:
+    """The memory that the ranks of this machine share, and how many they are.
+
+    `num_processes`: all ranks; where the launcher does not say how many of them are here, all are.
+    """
+    environ = os.environ if environ is None else environ
+    limits = [(size, name) for size, name in _limits(environ, root) if size]
+    nbytes, source = min(limits, default=(4 << 30, "assumed, as the machine does not tell"))
+    name = _launcher(environ)
+    num_ranks = _num_ranks(name, environ) if name else num_processes
+    return MemoryLimit(nbytes, num_ranks, source, num_processes <= (num_ranks if name else 1))
+
+
+def _limits(environ: Mapping[str, str], root: Path) -> Iterator[tuple[int, str]]:
+    """Bytes, and what allows no more than them; 0 where there is no limit."""
+    total = memory_of(root / "proc" / "meminfo")[0] or 0
+    # The system keeps a little for itself, and not the same on equal machines: 62.7 GiB are 64.
+    step = 1 << max(total.bit_length() - 4, 0)
+    yield -(-total // step) * step, "physical memory"
+    yield read_cgroup_limits(root).nbytes or 0, "allowed by the control group"
+    for name, times in (("NODE", ""), ("CPU", "SLURM_CPUS_ON_NODE"), ("GPU", "SLURM_GPUS_ON_NODE")):
+        size = _number(environ.get(f"SLURM_MEM_PER_{name}", "")) or 0
+        yield (size << 20) * (_number(environ.get(times, "1")) or 0), "allowed by Slurm"
 
 
 def _folders(root: Path) -> Iterator[Path]:

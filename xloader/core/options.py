@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, get_args
 
-from xloader.core.cores import usable_cores
+from xloader.core.cores import MemoryLimit, usable_cores
 from xloader.core.messages import closest
 from xloader.core.nans import OnNan
-from xloader.core.nbytes import parse_nbytes
+from xloader.core.nbytes import MemoryShare, as_share, parse_nbytes, show_nbytes
 from xloader.core.option_checks import (
     MOST,
     MOST_PROCESSES,
@@ -151,7 +151,8 @@ class LoaderKeywords(PlanKeywords, total=False):
     shuffle: bool
     seed: int
     drop_last: bool
-    memory: int | str
+    steps: int | None
+    memory: int | str | None
     output: OutputKind
     device: Any
     collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None
@@ -169,14 +170,16 @@ PLAN_OPTIONS: Final = tuple(sorted(PlanKeywords.__optional_keys__))
 class LoaderOptions:
     """The checked options of `Samples.loader`.
 
-    :meth:`xloader.Samples.loader` describes each option. Both have the same defaults.
+    :meth:`xloader.Samples.loader` describes each option. Both have the same defaults. Where
+    ``memory`` depends on the machine, ``memory_nbytes`` is 0 until `with_memory` says a number.
     """
 
     batch_size: int = 32
     shuffle: bool = True
     seed: int = 0
     drop_last: bool = False
-    memory: int | str = "2GiB"
+    steps: int | None = None
+    memory: int | str | None = None
     output: OutputKind = "torch"
     device: Any = None
     collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None = None
@@ -203,7 +206,10 @@ class LoaderOptions:
         given = self.device if isinstance(self.device, OnDevice) else OnDevice(self.device)
         object.__setattr__(self, "on_device", given)
         self._check_device()
-        object.__setattr__(self, "memory_nbytes", parse_nbytes(self.memory))
+        memory = as_share(self.memory)
+        object.__setattr__(self, "memory", memory)
+        is_share = memory is None or isinstance(memory, MemoryShare)
+        object.__setattr__(self, "memory_nbytes", 0 if is_share else parse_nbytes(memory))
         if self.world is not None:
             check_kind("world", self.world, World, "xloader.World(rank, world_size)")
             self._check_lanes()
@@ -211,6 +217,20 @@ class LoaderOptions:
     def settled(self) -> LoaderOptions:
         """Copy of the options with the rank and the world size given, or found now."""
         return replace(self, world=resolve_world(self.world))
+
+    def with_memory(self, limit: MemoryLimit | None) -> LoaderOptions:
+        """Copy of the options with a number of bytes, given the limit that it is a share of."""
+        return replace(self, memory=limit.taken_by(self.memory_share)) if limit else self
+
+    @property
+    def memory_share(self) -> MemoryShare:
+        """The part of the machine's memory, where ``memory`` is no number of bytes."""
+        return self.memory if isinstance(self.memory, MemoryShare) else MemoryShare("1/2")
+
+    @property
+    def memory_in_words(self) -> str:
+        """The memory, before the limit of the machine is known."""
+        return show_nbytes(self.memory_nbytes) if self.memory_nbytes else self.memory_share
 
     @property
     def collates_in_processes(self) -> bool:
@@ -262,6 +282,7 @@ class LoaderOptions:
             ("batch_size", 1, MOST),
             # The range of torch.manual_seed; beyond it, different seeds would give the same order.
             ("seed", -(2**63), 2**64 - 1),
+            ("steps", 1, MOST),
             ("prefetch", 0, MOST),
             ("threads", 1, MOST_THREADS),
             ("processes", 0, MOST_PROCESSES),
@@ -327,6 +348,8 @@ _INSTEAD = {
     "sampler": "choose samples with .select and .weighted, and the order with shuffle= and seed=",
     "batch_sampler": "choose samples with .select and .weighted, and batches with batch_size=",
     "generator": "pass seed=",
+    "steps": "use samples.loader(..., steps=...)",
+    "steps_per_epoch": "pass steps= to samples.loader",
     "worker_init_fn": "leave it out: nothing needs to be set in the processes of processes=",
     **dict.fromkeys(
         ("rank", "world_size", "num_replicas"), "pass world=xloader.World(rank, world_size)"

@@ -1,14 +1,23 @@
 """The result of a job at a local path: found again when it is done, gone on with after a kill.
 
-What a job makes is a Dataset, merged of parts. Until all are there, they wait in the folder beside
-the target, as files of named entries. The *form* of a result is what all its parts must know: its
-labels, and digests of the data, samples and options, which tell one job from another::
+What a job makes is merged of parts. Until all are there, they wait in a folder beside the target.
+The *form* of a result is what all its parts must know: its labels, and digests of the data, samples
+and options, which tell one job from another::
 
     kept = KeptResult.at("stats.nc", StatsTemplate)
-    kept.finished(form.key)                # the result, if this job was done before
-    parts = kept.open_parts(form)          # what was done before a kill, or nothing yet
-    parts.add([("0-0", ...), ...])
-    kept.write(result)                     # appears at one stroke, and the parts go
+    kept.finished(form.stamp)                  # the result, if this job was done before
+    parts = kept.open_parts(form, TreeParts)   # what was done before a kill, or nothing yet
+    parts.add(...)
+    kept.write(result)                         # appears at one stroke, and the parts go
+
+    stats.nc.parts/
+        form/stats.json                what the whole is, as all parts must know it
+        form/labels.zarr/              its coordinates
+        parts/3f2a9c51-000000.part     results of some units of the work
+        parts/...
+
+Files are added, and none is changed. So a process that is killed leaves whole files only, and those
+of several machines do not meet.
 """
 
 from __future__ import annotations
@@ -18,46 +27,94 @@ import hashlib
 import json
 import os
 import shutil
+import uuid
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar
-from zipfile import ZipFile, ZipInfo
+from typing import Any, BinaryIO, ClassVar, Final, Generic, Self, TypeVar
 
 import xarray as xr
 
-from xloader.errors import OptionError, StateError, TargetError
-from xloader.jobs.parts_folder import PartsFolder
+from xloader.errors import OptionError, SourceAccessError, StateError, TargetError, XloaderError
+from xloader.sources.base import Source
 from xloader.sources.stores.bounded_reads import local_path
-from xloader.sources.stores.write_places import writing
+from xloader.sources.stores.write_places import (
+    check_apart,
+    check_replaceable,
+    remove_folder,
+    remove_partial,
+    replace_folder,
+    whole_file,
+    whole_folder,
+    writing,
+)
 
+T = TypeVar("T")
+
+_LABELS: Final = "labels.zarr"
 _LEAST_FREE: Final = 1 << 20
 """Bytes for what a file holds beside its values."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class JobForm:
     """The form of a result. It holds no values, and can be written as JSON.
 
     `name, noun`: of its files, and in messages. `mark`: the attribute of a result that holds the
-    key of its job. `fingerprint`: digests of the data, the samples and the options, by these names.
+    stamp of its job. `suffixes`: those of its paths; none for any. `nested`: classes of fields that
+    hold several. `fingerprint`: digests of the data, the samples and the options, by such names.
     """
 
     name: ClassVar[str]
     noun: ClassVar[str]
     mark: ClassVar[str]
+    version: ClassVar[int] = 1
+    suffixes: ClassVar[tuple[str, ...]] = (".nc", ".zarr")
+    nested: ClassVar[Mapping[str, type[Any]]] = {}
+    refusal: ClassVar[type[XloaderError]] = StateError
+
     fingerprint: Mapping[str, str]
-    labels: xr.Dataset
+    labels: xr.Dataset = field(compare=False, repr=False, default_factory=xr.Dataset)
 
     def to_json(self) -> str:
         """All but the labels, as JSON."""
-        raise NotImplementedError
+        facts = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "labels"}
+        return json.dumps({"version": self.version, **facts}, default=vars)
 
     @classmethod
     def from_json(cls, text: str, labels: xr.Dataset) -> Self:
         """The form that `to_json` wrote. ValueError: it is of another version."""
-        raise NotImplementedError
+        facts = _as_tuple(json.loads(text))
+        if facts.pop("version") != cls.version:
+            raise ValueError("it was written by another version")
+        for name, kind in cls.nested.items():
+            facts[name] = tuple(kind(**parts) for parts in facts[name])
+        return cls(**{**facts, "labels": labels})
+
+    @classmethod
+    def read(cls, text: str, labels: Path) -> Self:
+        """The form whose JSON is a text, with the labels at a path."""
+        with xr.open_zarr(labels, consolidated=False) as opened:
+            return cls.from_json(text, opened.load())
+
+    def write_labels(self, path: Path) -> None:
+        """Write the labels as a Zarr store."""
+        self.labels.to_zarr(path, zarr_format=3, consolidated=False)
+
+    @classmethod
+    def stored(cls, target: Path) -> tuple[object, Any] | None:
+        """The stamp of the result at a target, and the result; None if it is no such result."""
+        is_zarr = target.suffix == ".zarr"
+        options: dict[str, Any] = {"engine": "zarr", "consolidated": False} if is_zarr else {}
+        try:
+            with xr.open_dataset(target, decode_timedelta=True, **options) as stored:
+                # As it was before it was written.
+                return stored.attrs[cls.mark], stored.load().drop_encoding()
+        except (OSError, ValueError, KeyError):
+            return None
 
     def differing(self, other: JobForm) -> list[str]:
         """In what another job differs: its data, samples or options."""
@@ -69,13 +126,33 @@ class JobForm:
         """Text that differs for other data, samples or options."""
         return hashlib.sha256(json.dumps(dict(self.fingerprint)).encode()).hexdigest()[:16]
 
+    @property
+    def stamp(self) -> object:
+        """The mark by which a result tells its job from others."""
+        return self.key
+
+
+def _as_tuple(value: Any) -> Any:
+    """A value of JSON, with tuples in place of lists."""
+    if isinstance(value, dict):
+        return {key: _as_tuple(inner) for key, inner in value.items()}
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+
 
 JobFormT = TypeVar("JobFormT", bound=JobForm)
+PartsT = TypeVar("PartsT", bound="JobParts[Any]")
+
+
+def path_here(path: object) -> Path | None:
+    """A path of this machine; None for anything else, such as a URL."""
+    if not isinstance(path, str | os.PathLike) or "://" in local_path(path):
+        return None
+    return Path(local_path(path)).expanduser()
 
 
 @dataclass(frozen=True)
 class KeptResult(Generic[JobFormT]):
-    """A result at a path, and its parts beside it."""
+    """A result at a path, and the folder of its parts beside it."""
 
     target: Path
     form_type: type[JobFormT]
@@ -83,157 +160,203 @@ class KeptResult(Generic[JobFormT]):
     @classmethod
     def at(cls, path: str | os.PathLike[str], form_type: type[JobFormT]) -> Self:
         """Check the path of a result."""
-        is_path = isinstance(path, str | os.PathLike)
-        target = Path(local_path(path)).expanduser() if is_path else Path()
-        if not is_path or "://" in local_path(path) or target.suffix not in (".nc", ".zarr"):
-            name, noun = form_type.name, form_type.noun
+        target, suffixes = path_here(path), form_type.suffixes
+        if target is None or not (target.suffix in suffixes if suffixes else target.name):
+            kind = "of a netCDF file or a Zarr store" if suffixes else "with a name of its own"
+            examples = [f'"{form_type.name}{suffix}"' for suffix in suffixes or (".zarr",)]
             raise OptionError(
-                f"the path of {noun} is not a local path of a netCDF file or a Zarr store",
+                f"the path of {form_type.noun} is not a local path {kind}",
                 given=repr(path),
-                remedy=f'pass path="{name}.nc" or "{name}.zarr", or leave it out and write the '
-                "result",
+                remedy=f"pass {' or '.join(examples)}, or leave it out and write the result",
             )
         return cls(target, form_type)
 
+    @classmethod
+    def to_write(
+        cls, path: Any, form_type: type[JobFormT], source: Source, *, overwrite: bool = False
+    ) -> Self:
+        """Check the path of a result of some data, and what it may replace."""
+        kept = cls.at(path, form_type)
+        check_apart(kept.target, source)
+        if overwrite:
+            check_replaceable(kept.target)
+        return kept
+
     @property
-    def folder(self) -> PartsFolder:
+    def folder(self) -> Path:
         """The folder of the parts."""
-        return PartsFolder(self.target, self.form_type.name)
+        return self.target.with_name(self.target.name + ".parts")
 
-    def finished(self, key: str | None) -> xr.Dataset | None:
-        """The result of the same job, if it lies there already; None where nothing lies.
+    @property
+    def form_path(self) -> Path:
+        """The file of the form, beside which the labels lie."""
+        return self.folder / "form" / f"{self.form_type.name}.json"
 
-        `key`: the key of the job; None for that of the parts beside the target, if any.
-        """
+    def has_begun(self) -> bool:
+        """Whether parts of this kind wait beside the target."""
+        return self.form_path.is_file()
+
+    def lying(self, stamp: object) -> Any:
+        """The result of the same job that lies at the target; None where nothing lies."""
         if not self.target.exists():
             return None
-        result, folder = self.stored(), self.folder
-        mark = None if result is None else result.attrs[self.form_type.mark]
-        try:
-            key_of_parts = JobParts(self).form.key if folder.has_begun() else None
-        except StateError:
-            # Parts of another version do not matter to a job that is done.
-            if mark is None or key != mark:
-                raise
-            key_of_parts = None
-        if key is None:
-            key = key_of_parts
-        if mark is None or key not in (None, mark):
+        return self._same(self.form_type.stored(self.target), stamp)
+
+    def _same(self, stored: tuple[object, Any] | None, stamp: object) -> Any:
+        if stored is None or stamp not in (None, stored[0]):
             noun = self.form_type.noun
             others = f"{noun} of other data, samples or options"
             raise TargetError(
-                f"something lies at {self.target} already",
-                given=f"something else than {noun}" if mark is None else others,
+                f"something else lies at {self.target} already",
+                given=f"no {noun}" if stored is None else others,
                 remedy="open it with xarray, choose another path, or pass overwrite=True",
             )
-        if key_of_parts == key or not folder.path.exists():
+        return stored[1]
+
+    def finished(self, stamp: object) -> Any:
+        """The result of the same job, if it lies there already; None where nothing lies.
+
+        `stamp`: that of the job; None for that of the parts beside the target, if any.
+        """
+        if not self.target.exists():
+            return None
+        stored, stamp_of_parts = self.form_type.stored(self.target), None
+        try:
+            stamp_of_parts = JobParts(self).form.stamp if self.has_begun() else None
+        except (self.form_type.refusal, SourceAccessError):
+            # Parts of another version do not matter to a job that is done.
+            if stored is None or stamp != stored[0]:
+                raise
+        stamp = stamp_of_parts if stamp is None else stamp
+        result = self._same(stored, stamp)
+        if stamp_of_parts == stamp or not self.folder.exists():
             # The job was killed after its result was whole.
-            folder.remove()
+            remove_folder(self.folder)
         return result
 
-    def stored(self) -> xr.Dataset | None:
-        """The result that lies there, as it was before it was written; None if there is none."""
-        options: dict[str, Any] = (
-            {"engine": "zarr", "consolidated": False} if self.target.suffix == ".zarr" else {}
-        )
-        try:
-            with xr.open_dataset(self.target, decode_timedelta=True, **options) as stored:
-                return (
-                    stored.load().drop_encoding() if self.form_type.mark in stored.attrs else None
-                )
-        except (OSError, ValueError, KeyError):
-            return None
+    def finished_or(
+        self, stamp: object, work: Callable[[], T], *, overwrite: bool
+    ) -> tuple[Any, T | None]:
+        """The finished result, or None and what some work on the parts returns."""
+        while True:
+            finished = None if overwrite else self.finished(stamp)
+            if finished is not None:
+                return finished, None
+            try:
+                return None, work()
+            except (StateError, OSError):
+                if overwrite or not self.target.exists():
+                    raise
+                # An equal job that was faster has removed the parts.
 
-    def open_parts(self, form: JobFormT, *, overwrite: bool = False) -> JobParts[JobFormT]:
+    def open_parts(
+        self, form: JobFormT, kind: Callable[[Self], PartsT], *, overwrite: bool = False
+    ) -> PartsT:
         """Open the parts, which are begun if there are none."""
-        folder = self.folder
-        if not folder.has_begun():
+        if not self.has_begun():
             if not overwrite:
-                folder.check_is_ours()
+                self._check_is_ours()
             self._begin(form)
         try:
-            parts = JobParts(self)
+            parts = kind(self)
             if differing := form.differing(parts.form):
-                raise StateError(
-                    f"{folder.path} holds {self.form_type.noun} of another job",
+                raise form.refusal(
+                    f"{self.folder} holds {form.noun} of another job",
                     given=f"a job with other {', '.join(differing)}",
                     remedy="call it as before, choose another path, or begin anew with "
                     "overwrite=True",
                 )
             return parts
-        except StateError:
+        except (form.refusal, SourceAccessError):
             if not overwrite:
                 raise
-        folder.remove()
+        remove_folder(self.folder)
         self._begin(form)
-        return JobParts(self)
+        return kind(self)
+
+    def _check_is_ours(self) -> None:
+        """Refuse a folder that holds something else."""
+        strange = [path.name for path in self.folder.glob("*") if path.suffix != ".partial"]
+        # Another process may just have begun here, or have ended and removed the folder.
+        if strange and not self.has_begun() and self.folder.exists():
+            raise StateError(
+                f"{self.folder} holds something else than parts of this result",
+                given=", ".join(sorted(strange)[:3]),
+                remedy="choose another path; or remove the folder, which an earlier version of "
+                "xloader may have made",
+            )
 
     def _begin(self, form: JobFormT) -> None:
-        def write_labels(path: Path) -> None:
-            form.labels.to_zarr(path, zarr_format=3, consolidated=False)
-
-        self.folder.begin(form.to_json(), write_labels)
+        """Make the folder. Nothing is removed: another process may begin at the same time."""
+        name = self.form_path.name
+        with whole_folder(self.form_path.parent, name) as made:
+            (made / name).write_text(form.to_json(), "utf-8")
+            form.write_labels(made / _LABELS)
 
     def write(self, result: xr.Dataset, *, overwrite: bool = False) -> None:
         """Write the result at one stroke, and remove the parts."""
         with writing(self.target.parent):
-            self.folder.write_target(partial(_write, result), replaces=overwrite)
-        self.folder.remove()
+            self.replace(partial(_write, result), replaces=overwrite)
+        remove_folder(self.folder)
+
+    def replace(self, write: Callable[[Path], T], *, replaces: bool) -> T:
+        """Write the whole result at a path, and move it to the target at one stroke.
+
+        `replaces`: whether it may take the place of a folder.
+        """
+        # In the folder that is removed afterwards, so that a killed process leaves nothing else.
+        made = self.folder / f"{uuid.uuid4().hex[:8]}.merging{self.target.suffix}"
+        begun = os.stat(self.form_path)
+        try:
+            result = write(made)
+            # Another process may have removed it meanwhile, and zarr makes folders anew.
+            now = os.stat(self.form_path)
+            if (now.st_ino, now.st_mtime_ns) != (begun.st_ino, begun.st_mtime_ns):
+                raise FileNotFoundError(f"{self.folder} was begun anew by another process")
+            if replaces and (made.is_dir() or self.target.is_dir()):
+                check_replaceable(self.target)
+                replace_folder(made, self.target)
+            else:
+                os.replace(made, self.target)
+        except BaseException:
+            remove_partial(made)
+            raise
+        return result
 
 
 class JobParts(Generic[JobFormT]):
-    """The parts of a result, as files of named entries."""
+    """The form and the files of the parts of a result."""
 
     def __init__(self, kept: KeptResult[JobFormT]) -> None:
-        self._folder = folder = kept.folder
+        self.kept, form_type = kept, kept.form_type
+        # Files of one run never meet those of another.
+        self._token = uuid.uuid4().hex[:8]
+        self._num_files = 0
+        with writing(kept.folder):
+            text = kept.form_path.read_text("utf-8")
         try:
-            text = folder.form.read_text("utf-8")
-            with xr.open_zarr(folder.labels, consolidated=False) as labels:
-                self.form = kept.form_type.from_json(text, labels.load())
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StateError(
-                f"{folder.path} holds no partial {kept.form_type.noun} that this version of "
-                "xloader can read",
-                given=str(error),
+            self.form = form_type.read(text, kept.form_path.with_name(_LABELS))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise form_type.refusal(
+                f"{kept.folder} holds no partial {form_type.noun} that this version of xloader "
+                "can read",
+                given=f"{type(error).__name__}: {error}",
                 remedy="remove it, or pass overwrite=True to begin anew",
             ) from error
-        self._mark = json.dumps({"key": self.form.key}).encode()
 
-    def add(self, entries: Iterable[tuple[str, bytes]]) -> None:
-        """Write some entries as a file."""
-        with self._folder.new_file() as file, ZipFile(file, "w") as archive:
-            archive.comment = self._mark
-            for name, data in entries:
-                archive.writestr(ZipInfo(name), data)
+    @contextmanager
+    def new_file(self) -> Iterator[BinaryIO]:
+        """Open a new file of parts, which appears at one stroke."""
+        path = self.kept.folder / "parts" / f"{self._token}-{self._num_files:06d}.part"
+        with writing(self.kept.folder):
+            path.parent.mkdir(exist_ok=True)
+        with whole_file(path) as file:
+            yield file
+        self._num_files += 1
 
-    def places(self) -> tuple[dict[str, Path], list[Path]]:
-        """The file of each entry, and the damaged files."""
-        paths: dict[str, Path] = {}
-        damaged = []
-        for path in self._folder.files():
-            try:
-                with ZipFile(path) as archive:
-                    if archive.comment != self._mark or archive.testzip():
-                        raise ValueError(path.name)
-                    for name in archive.namelist():
-                        paths.setdefault(name, path)
-            except MemoryError:
-                raise
-            except Exception:
-                # Damaged bytes can make a reader of zip files raise nearly anything.
-                damaged.append(path)
-        return paths, damaged
-
-    def read(self, paths: Mapping[str, Path]) -> Iterator[tuple[str, bytes]]:
-        """The entries at some places, file by file."""
-        files: dict[Path, list[str]] = {}
-        for name, path in paths.items():
-            files.setdefault(path, []).append(name)
-        for path, names in files.items():
-            # An equal job that was faster may have removed it.
-            with writing(path.parent), ZipFile(path) as archive:
-                for name in names:
-                    yield name, archive.read(name)
+    def paths(self) -> list[Path]:
+        """The files of all processes, by name."""
+        return sorted(self.kept.folder.glob("parts/*.part"))
 
 
 def _write(result: xr.Dataset, path: Path) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.errors import MemoryBudgetError, OptionError
-from xloader.jobs.chunk_sweep import ChunkValues, sweep_values
+from xloader.errors import OptionError
+from xloader.jobs.chunk_sweep import ChunkValues, check_memory, sweep_values
 from xloader.recipe.recipe import Recipe, find
 from xloader.sources.combined.labels import are_same_labels
 
@@ -104,13 +104,8 @@ class MaskArgument:
         """The flags in memory. Those of a variable are read, each chunk once."""
         sizes = tuple(self.recipe.dim_sizes[dim] for dim in self.dims)
         nbytes = int(np.prod(sizes, dtype=np.int64))
-        if 2 * nbytes > most_nbytes:
-            raise MemoryBudgetError(
-                "the memory is too small for the mask, which is kept as one byte an element",
-                given=f"a mask of {nbytes} bytes, memory={most_nbytes} bytes",
-                minimum_nbytes=2 * nbytes,
-                remedy="pass a mask along fewer dimensions",
-            )
+        what = f"the mask of {nbytes} bytes, which is kept as one byte an element"
+        check_memory(what, most_nbytes, 2 * nbytes, "pass a mask along fewer dimensions")
         if not isinstance(self.mask, str):
             return WantedElements(self.dims, np.asarray(self.mask))
         flags = np.empty(sizes, np.bool_)

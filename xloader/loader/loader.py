@@ -22,6 +22,7 @@ from xloader.loader.batches.row_list import Rows
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun, StepRun
 from xloader.loader.progress import Progress, make_bar
 from xloader.loader.ranks.cursor import Cursor, Position
+from xloader.loader.ranks.memory_share import give_back, take_share
 
 if TYPE_CHECKING:
     from xloader.loader.reports.batch_variance import BatchVariance
@@ -58,8 +59,9 @@ class Loader(ABC):
     prefetch_factor = None
     _name = "Loader"
 
-    def __init__(self, options: LoaderOptions) -> None:
-        self.options = options
+    def __init__(self, options: LoaderOptions, *recipes: Recipe) -> None:
+        self.options = take_share(options, recipes)
+        self._has_share = self.options is not options
         self._cursor = Cursor(options.shuffle)
         # The iterator itself is not kept: one that nobody holds is collected, and ends its run.
         self._run: StepRun | None = None
@@ -475,6 +477,8 @@ class Loader(ABC):
         with self._lock:
             self._stop()
             self._release()
+        if self._has_share:
+            give_back(self.options)
 
     def __enter__(self) -> Self:
         return self

@@ -62,14 +62,14 @@ class PlannedLoader(Loader):
         device_path: DevicePath | None = None,
         sample_names: SampleNames | None = None,
     ) -> None:
-        super().__init__(options)
+        super().__init__(options, recipe)
         self.recipe = recipe
         self._hand_over = hand_over
         self._packed_fields = tuple(packed_fields)
         self.device_path = device_path
         self._sample_names = sample_names
         self.label = ""
-        self._resolver = RankResolver(recipe, options)
+        self._resolver = RankResolver(recipe, self.options)
         self._nan_warner = NanWarner(options.on_nan)
         self._explained: dict[tuple[Position, int], Explanation] = {}
         self._carried: Engine | None = None

@@ -19,111 +19,95 @@ import zarr
 
 from xloader.core.messages import warn_caller
 from xloader.errors import SourceAccessError, SourceNotFoundError, TargetError, TargetWarning
-from xloader.jobs.parts_folder import PartsFolder
+from xloader.jobs.kept_result import KeptResult
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
-from xloader.mosaic.parts import (
-    FolderParts,
-    Record,
-    group_of,
-    groups_of,
-    mosaic_folder,
-    name_within,
-    open_parts,
+from xloader.mosaic.parts import FolderParts, Record
+from xloader.mosaic.target_grid import COVERAGE, TargetGrid, group_of, groups_of, name_within
+from xloader.sources.stores.write_places import (
+    check_replaceable,
+    remove_folder,
+    remove_partial,
+    writing,
 )
-from xloader.mosaic.target_grid import COVERAGE, TargetGrid
-from xloader.sources.stores.write_places import check_replaceable, remove_partial, writing
 
 _LOG: Final = logging.getLogger("xloader")
 
-_ATTRIBUTE: Final = "xloader_mosaic"
-
 
 def open_target(
-    target: Path, grid: TargetGrid, labels: xr.Dataset, *, overwrite: bool
+    kept: KeptResult[TargetGrid], grid: TargetGrid, *, overwrite: bool
 ) -> FolderParts | MosaicSummary:
     """Go on with the parts of a target, or begin them."""
-    folder = mosaic_folder(target)
     if overwrite:
-        folder.remove()
+        remove_folder(kept.folder)
     # In this order, because the store is there before its parts are removed.
-    has_begun = folder.has_begun()
-    summary = None if overwrite else merged_summary(target, grid)
+    has_begun = kept.has_begun()
+    summary = None if overwrite else merged_summary(kept, grid)
     if summary is not None and not has_begun:
         if not summary.is_complete:
             raise TargetError(
-                f"the mosaic at {target} lacks samples, and its folder of parts is gone",
+                f"the mosaic at {kept.target} lacks samples, and its folder of parts is gone",
                 given=str(summary),
                 remedy="choose another target, or pass overwrite=True to begin anew",
             )
-        if not folder.path.exists():
+        if not kept.folder.exists():
             # A process may have been killed while it removed it.
-            folder.remove()
+            remove_folder(kept.folder)
         return summary
     try:
-        return open_parts(target, grid, labels)
+        return kept.open_parts(grid, FolderParts)
     except SourceAccessError:
-        if overwrite or not target.exists():
+        if overwrite or not kept.target.exists():
             raise
         # Another process has merged them at this moment.
-        return open_target(target, grid, labels, overwrite=False)
+        return open_target(kept, grid, overwrite=False)
 
 
 def merge_store(
     target: str | os.PathLike[str], *, memory: int | str = "256MiB", overwrite: bool = False
 ) -> MosaicSummary:
     """Merge the parts of all ranks into the target; see `xloader.merge`."""
-    path = Path(target).expanduser()
-    folder = mosaic_folder(path)
-    if not folder.has_begun():
+    kept = KeptResult.at(target, TargetGrid)
+    path, folder = kept.target, kept.folder
+    if not kept.has_begun():
         has_target = path.exists()
         raise SourceNotFoundError(
             f"{path} has no predictions or partial statistics to merge",
-            given=f"no parts in {folder.path}" + " (the target is there)" * has_target,
+            given=f"no parts in {folder}" + " (the target is there)" * has_target,
             remedy=(
                 "it may be merged already: open it with xarray"
                 if has_target
                 else "pass the target= of a mosaic, or the path= of parts of statistics"
             ),
         )
-    parts = FolderParts(folder)
+    parts = FolderParts(kept)
     if overwrite:
         check_replaceable(path)
     else:
-        merged_summary(path, parts.grid)
+        kept.lying(parts.form.stamp)
     try:
-        with writing(path.parent), open(folder.path / "merging.lock", "ab") as lock:
+        with writing(path.parent), open(folder / "merging.lock", "ab") as lock:
             with suppress(OSError):
-                _take_turn(lock, folder)
+                _take_turn(lock, kept)
             return _merge(parts, memory)
     except SourceAccessError:
-        summary = None if folder.has_begun() else merged_summary(path, parts.grid)
+        summary = None if kept.has_begun() else merged_summary(kept, parts.form)
         if summary is None:
             raise
         # Another process was faster, and has removed the parts.
         return summary
 
 
-def merged_summary(target: Path, grid: TargetGrid) -> MosaicSummary | None:
+def merged_summary(kept: KeptResult[TargetGrid], grid: TargetGrid) -> MosaicSummary | None:
     """The counts of an earlier merge of a mosaic into its target; None if nothing lies there."""
-    if not target.exists():
+    attrs = kept.lying(grid.stamp)
+    if attrs is None:
         return None
-    try:
-        attrs: dict[str, Any] = zarr.open_group(str(target / COVERAGE), mode="r").attrs.asdict()
-    except (OSError, ValueError):
-        attrs = {}
-    fingerprint = attrs.get(_ATTRIBUTE)
-    if fingerprint != dict(grid.fingerprint):
-        raise TargetError(
-            f"something else lies at {target} already",
-            given="no mosaic" if fingerprint is None else "a mosaic of other samples",
-            remedy="choose another target, remove what is there, or pass overwrite=True",
-        )
     num_cells = sum(variable.num_cells for variable in grid.variables)
     counts = attrs["num_windows"], num_cells, attrs["num_uncovered"]
     return MosaicSummary(grid.num_ids, *counts, attrs.get("max_coverage", 0))
 
 
-def _take_turn(lock: IO[bytes], folder: PartsFolder) -> None:
+def _take_turn(lock: IO[bytes], kept: KeptResult[TargetGrid]) -> None:
     """Wait until no other process merges a mosaic, and remove what killed ones have left.
 
     The system frees the lock of a process that ends, however it does. Where there are no locks,
@@ -132,10 +116,10 @@ def _take_turn(lock: IO[bytes], folder: PartsFolder) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        _LOG.warning("another process is merging %s: this one waits for it", folder.target)
+        _LOG.warning("another process is merging %s: this one waits for it", kept.target)
         fcntl.flock(lock, fcntl.LOCK_EX)
-    replaced = folder.target.parent.glob(f"{glob.escape(folder.target.name)}.*.replaced")
-    for left in (*replaced, *folder.path.glob("*.merging*")):
+    replaced = kept.target.parent.glob(f"{glob.escape(kept.target.name)}.*.replaced")
+    for left in (*replaced, *kept.folder.glob("*.merging*")):
         remove_partial(left)
 
 
@@ -147,27 +131,21 @@ def _merge(parts: FolderParts, memory: int | str) -> MosaicSummary:
             f"{damaged[0]}. Write the mosaic once more: its samples count as not written",
             TargetWarning,
         )
-    summary = parts.folder.write_target(partial(_write, parts, memory), replaces=True)
+    summary = parts.kept.replace(partial(_write, parts, memory), replaces=True)
     if summary.is_complete:
-        parts.folder.remove()
+        remove_folder(parts.kept.folder)
     return summary
 
 
 def _write(parts: FolderParts, memory: int | str, path: Path) -> MosaicSummary:
-    grid, records = parts.grid, parts.records()
-    shutil.copytree(parts.folder.labels, path)
+    grid, records = parts.form, parts.records()
+    shutil.copytree(parts.kept.form_path.with_name("labels.zarr"), path)
     arrays = _make_arrays(path, grid, records)
     summary = merge_boxes(grid, records, arrays, memory)
-    zarr.open_group(str(path / COVERAGE), mode="r+").attrs.update(
-        {
-            _ATTRIBUTE: dict(grid.fingerprint),
-            "blend": grid.blend,
-            "num_ids": summary.num_ids,
-            "num_windows": summary.num_windows,
-            "num_uncovered": summary.num_uncovered,
-            "max_coverage": summary.max_coverage,
-        }
-    )
+    names = ("num_ids", "num_windows", "num_uncovered", "max_coverage")
+    counts = {name: getattr(summary, name) for name in names}
+    attrs = {grid.mark: grid.stamp, "blend": grid.blend, **counts}
+    zarr.open_group(str(path / COVERAGE), mode="r+").attrs.update(attrs)
     with warnings.catch_warnings():
         # zarr says that consolidated metadata are no part of the format yet. xarray looks for them.
         warnings.simplefilter("ignore")

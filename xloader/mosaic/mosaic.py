@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -20,16 +21,15 @@ from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import check_choice
 from xloader.core.ranks import World, resolve_world
 from xloader.errors import ClosedError, OptionError, SourceAccessError, TargetError, TargetWarning
+from xloader.jobs.kept_result import KeptResult
 from xloader.loader.batches.batch import Batch
 from xloader.mosaic.field_grid import FieldGrid, make_labels
 from xloader.mosaic.merged_boxes import MosaicSummary, merge_boxes, merged_dtype
 from xloader.mosaic.merged_store import merge_store, merged_summary, open_merged, open_target
-from xloader.mosaic.parts import FolderParts, MemoryParts, done_ids, mosaic_folder
+from xloader.mosaic.parts import FolderParts, MemoryParts, done_ids
 from xloader.mosaic.sample_rows import RemainingIds, SampleRows, as_predictions
-from xloader.mosaic.target_grid import BLENDS, COVERAGE, Blend
+from xloader.mosaic.target_grid import BLENDS, COVERAGE, Blend, TargetGrid
 from xloader.recipe.recipe import Recipe
-from xloader.sources.stores.bounded_reads import local_path
-from xloader.sources.stores.write_places import check_apart, check_replaceable
 
 _LOG: Final = logging.getLogger("xloader")
 
@@ -102,11 +102,10 @@ class Mosaic:
         self._labels = make_labels(recipe, self._grid)
         self._memory, self._overwrite = memory, overwrite
         self._world = resolve_world(world)
-        self.target = _as_path(target)
-        if self.target is not None:
-            check_apart(self.target, recipe.source)
-            if overwrite:
-                check_replaceable(self.target)
+        self._kept = None
+        if target is not None:
+            self._kept = KeptResult.to_write(target, TargetGrid, recipe.source, overwrite=overwrite)
+        self.target = None if self._kept is None else self._kept.target
         self.summary, self._was_complete = None, False
         self._parts = self._open_parts()
         self._is_weighted = recipe.subset is not None and recipe.subset.weights is not None
@@ -331,8 +330,8 @@ class Mosaic:
 
     def _take_merged(self) -> bool:
         """Whether the store is complete without this process, whose summary is taken then."""
-        if self.target is not None and not mosaic_folder(self.target).has_begun():
-            self.summary = merged_summary(self.target, self._grid.target)
+        if self._kept is not None and not self._kept.has_begun():
+            self.summary = merged_summary(self._kept, self._grid.target)
         return self.summary is not None and self.summary.is_complete
 
     def _has_all(self) -> bool:
@@ -378,7 +377,8 @@ class Mosaic:
             )
 
     def _open_parts(self) -> FolderParts | MemoryParts:
-        if self.target is None:
+        kept = self._kept
+        if kept is None:
             if self._world.world_size > 1:
                 raise OptionError(
                     "a mosaic in memory holds the predictions of one process only",
@@ -386,14 +386,14 @@ class Mosaic:
                     remedy='pass a path: samples.mosaic("forecast.zarr")',
                 )
             return MemoryParts()
-        target = self.target
         if self._overwrite and self._world.world_size > 1:
             raise OptionError(
                 "overwrite=True would remove what other ranks have written",
                 given=f"rank {self._world.rank} of {self._world.world_size}",
-                remedy=f"remove {target} and {mosaic_folder(target).path} before the ranks start",
+                remedy=f"remove {kept.target} and {kept.folder} before the ranks start",
             )
-        opened = open_target(target, self._grid.target, self._labels, overwrite=self._overwrite)
+        grid = replace(self._grid.target, labels=self._labels)
+        opened = open_target(kept, grid, overwrite=self._overwrite)
         if isinstance(opened, FolderParts):
             return opened
         self.summary, self._was_complete = opened, True
@@ -421,24 +421,12 @@ class Mosaic:
         return self.summary
 
 
-def _as_path(target: object) -> Path | None:
-    if target is None:
-        return None
-    if not isinstance(target, str | os.PathLike) or "://" in local_path(target):
-        raise OptionError(
-            "the target of a mosaic is not a path of this machine",
-            given=repr(target),
-            remedy="write to a path, and copy the merged store to where it shall be",
-        )
-    return Path(local_path(target)).expanduser()
-
-
 def _warn_of_holes(summary: MosaicSummary, target: Path | None) -> None:
     if summary.is_complete and not summary.num_uncovered:
         return
     kept = ""
     if target is not None and not summary.is_complete:
-        folder = mosaic_folder(target).path
+        folder = KeptResult(target, TargetGrid).folder
         kept = f" {folder} is kept, so that the other samples can be written later."
     warn_caller(
         f"the mosaic has holes: {summary}. Cells stay empty around samples that select, dropna, "

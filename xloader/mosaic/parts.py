@@ -7,29 +7,23 @@ that, or of another mosaic, does not count.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import os
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import numpy as np
-import xarray as xr
-import zarr
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.errors import TargetError
-from xloader.jobs.parts_folder import PartsFolder
-from xloader.mosaic.target_grid import COVERAGE, GridVariable, TargetGrid
+from xloader.jobs.kept_result import JobParts
+from xloader.mosaic.target_grid import TargetGrid
 from xloader.sources.chunk_sizes import boxes_of
-from xloader.sources.stores.write_places import check_stored_names, writing
 
 _SLAB_NBYTES: Final = 1 << 20
 """Bytes of a row that are read at a time."""
@@ -157,54 +151,6 @@ class RecordReader:
         return flat
 
 
-def group_of(name: str) -> str:
-    """The group in which something of that name is stored; empty for the root."""
-    return name.rpartition("/")[0]
-
-
-def name_within(group: str, name: str) -> str:
-    """The name that something has in a group."""
-    return name.removeprefix(f"{group}/") if group else name
-
-
-def groups_of(grid: TargetGrid) -> dict[str, list[GridVariable]]:
-    """The variables of each group, in their order."""
-    groups: dict[str, list[GridVariable]] = {}
-    for variable in grid.variables:
-        groups.setdefault(group_of(variable.name), []).append(variable)
-    return groups
-
-
-def label_groups(grid: TargetGrid, labels: xr.Dataset) -> Iterator[tuple[str, xr.Dataset]]:
-    """The coordinates of each group, as Zarr can hold them."""
-    stored = _storable(labels)
-    groups = groups_of(grid)
-    for group, variables in groups.items():
-        dims = {dim for variable in variables for dim in variable.dims}
-        coords = {
-            name: coord
-            for name, coord in stored.coords.items()
-            if set(coord.dims) <= dims and group_of(str(name)) in ("", group)
-        }
-        part = xr.Dataset(coords=coords)
-        names = [str(name) for name in {*part.coords, *part.dims}]
-        renamed = {name: name_within(group, name) for name in names}
-        yield group, part.rename({old: new for old, new in renamed.items() if old != new})
-
-
-def _storable(labels: xr.Dataset) -> xr.Dataset:
-    """Coordinates as Zarr can hold them: text of any length, and levels of an index one by one."""
-    several = [dim for dim in labels.dims if getattr(labels.indexes.get(dim), "nlevels", 1) > 1]
-    plain = labels.reset_index(several)
-    texts = {
-        name: coord.astype(object)
-        for name, coord in plain.coords.items()
-        # Categories and other dtypes of pandas are none of NumPy's.
-        if not isinstance(coord.dtype, np.dtype) or coord.dtype.kind == "U"
-    }
-    return plain.assign_coords(texts)
-
-
 class MemoryParts:
     """Records in memory."""
 
@@ -220,25 +166,13 @@ class MemoryParts:
         return list(self._records)
 
 
-def mosaic_folder(target: Path) -> PartsFolder:
-    """The folder in which the predictions of a mosaic wait."""
-    return PartsFolder(target, "mosaic")
-
-
-class FolderParts:
+class FolderParts(JobParts[TargetGrid]):
     """Records in files of a folder."""
-
-    def __init__(self, folder: PartsFolder) -> None:
-        self.folder = folder
-        with writing(folder.path):
-            text = folder.form.read_text("utf-8")
-        self.grid = TargetGrid.from_json(text)
-        self.key = hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def add(self, ids: Ints, starts: Ints, values: NDArray[Any]) -> None:
         """Add the predictions of some samples, as a file."""
-        with self.folder.new_file() as file:
-            write_record(file, self.key, ids, starts, values)
+        with self.new_file() as file:
+            write_record(file, self.form.key, ids, starts, values)
 
     def records(self) -> list[Record]:
         """The records of all processes, by name of file."""
@@ -246,37 +180,7 @@ class FolderParts:
 
     def files(self) -> dict[Path, Record | None]:
         """All files of records; with None for those that cannot be read, and so do not count."""
-        return {path: read_record(path, self.key) for path in self.folder.files()}
-
-
-def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset) -> FolderParts:
-    """Open the parts of a target, which are made if there are none."""
-    folder = mosaic_folder(target)
-    if not folder.has_begun():
-        check_stored_names([*(v.name for v in grid.variables), *map(str, labels.coords)])
-        folder.check_is_ours()
-        folder.begin(grid.to_json(), partial(_write_labels, grid, labels))
-    parts = FolderParts(folder)
-    before = parts.grid.fingerprint
-    differing = [name for name, digest in grid.fingerprint.items() if before.get(name) != digest]
-    if differing:
-        raise TargetError(
-            f"{folder.path} holds predictions of other samples",
-            given=f"samples with another {', '.join(differing)}",
-            remedy="make them as before, or pass another target, or overwrite=True to begin anew",
-        )
-    return parts
-
-
-def _write_labels(grid: TargetGrid, labels: xr.Dataset, path: Path) -> None:
-    """Write a store that has the coordinates only, also those of the coverage."""
-    zarr.create_group(str(path), zarr_format=3)
-    zarr.create_group(str(path / COVERAGE), zarr_format=3)
-    for group, coords in label_groups(grid, labels):
-        indexes = coords.drop_vars(set(coords.coords) - set(coords.xindexes))
-        for name, part in ((group, coords), (f"{COVERAGE}/{group}", indexes)):
-            inner = name.strip("/") or None
-            part.to_zarr(path, group=inner, mode="a", zarr_format=3, consolidated=False)
+        return {path: read_record(path, self.form.key) for path in self.paths()}
 
 
 def done_ids(records: Sequence[Record]) -> Ints:

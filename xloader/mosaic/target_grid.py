@@ -12,14 +12,23 @@ dimension wraps, counted from the other end::
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal, get_args
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal, Self, get_args
+
+import numpy as np
+import xarray as xr
+import zarr
 
 from xloader.errors import TargetError
+from xloader.jobs.kept_result import JobForm
+from xloader.sources.stores.write_places import check_stored_names
 
 Blend = Literal["mean", "linear", "crop"]
 """The ways in which the values of overlapping windows become one."""
@@ -31,8 +40,6 @@ COVERAGE: Final = "_coverage"
 
 Box = tuple[tuple[int, int], ...]
 """The cells ``[begin, end)`` along each dimension of a variable."""
-
-_VERSION: Final = 2
 
 
 @dataclass(frozen=True)
@@ -78,15 +85,22 @@ class GridVariable:
 
 
 @dataclass(frozen=True)
-class TargetGrid:
+class TargetGrid(JobForm):
     """The variables of a mosaic, and the dimensions along which windows are placed."""
+
+    name = "mosaic"
+    noun = "predictions"
+    mark = "xloader_mosaic"
+    version = 2
+    suffixes = ()
+    nested = MappingProxyType({"axes": PlacedAxis, "variables": GridVariable})
+    refusal = TargetError
 
     field: str
     blend: Blend
     num_ids: int
     axes: tuple[PlacedAxis, ...]
     variables: tuple[GridVariable, ...]
-    fingerprint: Mapping[str, str]
 
     @cached_property
     def axis_numbers(self) -> Mapping[str, int]:
@@ -106,29 +120,86 @@ class TargetGrid:
             for size, axis in zip(variable.shape, axes, strict=True)
         )
 
-    def to_json(self) -> str:
-        """The grid as JSON text."""
-        return json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True)
+    @property
+    def key(self) -> str:
+        """Text that differs for other data, samples or options."""
+        text = json.dumps(json.loads(self.to_json()), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def stamp(self) -> object:
+        """The mark by which a mosaic tells its samples from others."""
+        return dict(self.fingerprint)
 
     @classmethod
-    def from_json(cls, text: str) -> TargetGrid:
-        """The grid that `to_json` wrote."""
+    def stored(cls, target: Path) -> tuple[object, Any] | None:
+        """The stamp of the mosaic at a target, and its counts; None if it is none."""
         try:
-            parts = json.loads(text)
-            version = parts.pop("version")
-            if version != _VERSION:
-                raise ValueError(f"version {version}")
-            parts["axes"] = tuple(PlacedAxis(**axis) for axis in parts["axes"])
-            parts["variables"] = tuple(map(_variable_of, parts["variables"]))
-            return cls(**parts)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise TargetError(
-                "the description of the mosaic cannot be read by this release",
-                given=f"{type(error).__name__}: {error}",
-                remedy="remove the folder of parts, and write the predictions again",
-            ) from error
+            attrs = zarr.open_group(str(target / COVERAGE), mode="r").attrs.asdict()
+            return attrs[cls.mark], attrs
+        except (OSError, ValueError, KeyError):
+            return None
+
+    @classmethod
+    def read(cls, text: str, labels: Path) -> Self:
+        """The grid whose JSON is a text. The labels stay where they are."""
+        return cls.from_json(text, xr.Dataset())
+
+    def write_labels(self, path: Path) -> None:
+        """Write a store that has the coordinates only, also those of the coverage."""
+        check_stored_names([*(v.name for v in self.variables), *map(str, self.labels.coords)])
+        zarr.create_group(str(path), zarr_format=3)
+        zarr.create_group(str(path / COVERAGE), zarr_format=3)
+        for group, coords in label_groups(self, self.labels):
+            indexes = coords.drop_vars(set(coords.coords) - set(coords.xindexes))
+            for name, part in ((group, coords), (f"{COVERAGE}/{group}", indexes)):
+                inner = name.strip("/") or None
+                part.to_zarr(path, group=inner, mode="a", zarr_format=3, consolidated=False)
 
 
-def _variable_of(parts: dict[str, Any]) -> GridVariable:
-    sized = {name: tuple(parts[name]) for name in ("dims", "shape", "chunks")}
-    return GridVariable(**{**parts, **sized})
+def group_of(name: str) -> str:
+    """The group in which something of that name is stored; empty for the root."""
+    return name.rpartition("/")[0]
+
+
+def name_within(group: str, name: str) -> str:
+    """The name that something has in a group."""
+    return name.removeprefix(f"{group}/") if group else name
+
+
+def groups_of(grid: TargetGrid) -> dict[str, list[GridVariable]]:
+    """The variables of each group, in their order."""
+    groups: dict[str, list[GridVariable]] = {}
+    for variable in grid.variables:
+        groups.setdefault(group_of(variable.name), []).append(variable)
+    return groups
+
+
+def label_groups(grid: TargetGrid, labels: xr.Dataset) -> Iterator[tuple[str, xr.Dataset]]:
+    """The coordinates of each group, as Zarr can hold them."""
+    stored = _storable(labels)
+    groups = groups_of(grid)
+    for group, variables in groups.items():
+        dims = {dim for variable in variables for dim in variable.dims}
+        coords = {
+            name: coord
+            for name, coord in stored.coords.items()
+            if set(coord.dims) <= dims and group_of(str(name)) in ("", group)
+        }
+        part = xr.Dataset(coords=coords)
+        names = [str(name) for name in {*part.coords, *part.dims}]
+        renamed = {name: name_within(group, name) for name in names}
+        yield group, part.rename({old: new for old, new in renamed.items() if old != new})
+
+
+def _storable(labels: xr.Dataset) -> xr.Dataset:
+    """Coordinates as Zarr can hold them: text of any length, and levels of an index one by one."""
+    several = [dim for dim in labels.dims if getattr(labels.indexes.get(dim), "nlevels", 1) > 1]
+    plain = labels.reset_index(several)
+    texts = {
+        name: coord.astype(object)
+        for name, coord in plain.coords.items()
+        # Categories and other dtypes of pandas are none of NumPy's.
+        if not isinstance(coord.dtype, np.dtype) or coord.dtype.kind == "U"
+    }
+    return plain.assign_coords(texts)

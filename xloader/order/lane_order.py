@@ -356,7 +356,8 @@ def lane_part(order: Ints, total: Ints, span: tuple[int, int]) -> tuple[Ints, In
 class SubLanes:
     """Lanes of equal size, each cut into one sub-lane for each worker.
 
-    Sub-lanes are numbered lane by lane, and within a lane by worker.
+    Sub-lanes are numbered lane by lane, and within a lane by worker. `turn`: the lane from
+    which on those with one sample more are counted.
     """
 
     num_samples: int
@@ -366,7 +367,7 @@ class SubLanes:
     num_steps: int = 0
     first_step: int = 0
     made_again: frozenset[int] = frozenset()
-    end: int | None = None
+    turn: int = 0
 
     @property
     def num(self) -> int:
@@ -396,10 +397,7 @@ class SubLanes:
 
         Samples beyond that are left out of the epoch.
         """
-        most = self.num_steps_of(number) * self.share
-        if self.end is None:
-            return most
-        return min(most, max(self.end - self.num_done_of(number) * self.share, 0))
+        return self.num_steps_of(number) * self.share
 
     def has_padding_only(self, numbers: Sequence[int]) -> bool:
         """Whether a process has steps left, but none of its samples."""
@@ -412,8 +410,11 @@ class SubLanes:
     def span(self, number: int) -> tuple[int, int]:
         """Places of a sub-lane in the order of samples, as a half-open range ``(begin, end)``."""
         lane, worker = divmod(number, self.workers)
-        first = lane * self.num_samples // self.lanes
-        last = (lane + 1) * self.num_samples // self.lanes
+        first, last = (
+            (edge + self.turn) * self.num_samples // self.lanes
+            - self.turn * self.num_samples // self.lanes
+            for edge in (lane, lane + 1)
+        )
         if self.workers == 1:
             return first, last
         begin = first + self._num_before(worker, last - first)

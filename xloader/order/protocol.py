@@ -55,9 +55,6 @@ class AnyOrder(Entries, Protocol):
         An occurrence is the number of times that the sample comes earlier in the epoch.
         """
 
-    def segments(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
-        """Yield the ids of the samples from index ``begin`` on, and their entries, in pieces."""
-
     def places(self, begin: int = 0, size: int = ...) -> Iterator[tuple[Ints, Ints]]:
         """Yield the entry and the rank of each sample, about ``size`` samples at a time."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -44,6 +44,7 @@ class Epoch:
     drop_last: bool = False
     spread_is_fixed: bool = False
     cut: Cohorts | None = None
+    turn: int = 0
     first_step: ClassVar[int] = 0
 
     @property
@@ -60,7 +61,8 @@ class Epoch:
     def sublanes(self) -> SubLanes:
         """The division of the epoch's samples into one sub-lane for each lane and worker."""
         num_samples, plan = self.footprint.num_samples, self.plan
-        return SubLanes(num_samples, plan.pace.lanes, plan.workers, plan.lane_share, self.num_steps)
+        lanes, share, steps = plan.pace.lanes, plan.lane_share, self.num_steps
+        return SubLanes(num_samples, lanes, plan.workers, share, steps, turn=self.turn)
 
     def lanes(self, chosen: Iterable[int]) -> list[Lane]:
         """Make some sub-lanes, by their numbers in `sublanes`.
@@ -185,58 +187,6 @@ class Epoch:
         )
 
 
-class EpochPart(NamedTuple):
-    """The part of a pass over all samples that is one epoch."""
-
-    epoch: int
-    whole: int
-    first_step: int
-    end_step: int
-    end: int
-
-
-@dataclass(frozen=True)
-class EpochParts:
-    """The division of passes over all samples into epochs."""
-
-    num_samples: int
-    num_taken: int
-    lanes: int
-    share: int
-    is_shuffled: bool
-
-    @classmethod
-    def of(cls, plan: Plan, num_samples: int, num_taken: int) -> EpochParts:
-        """The division of the passes of a plan."""
-        pace = plan.pace
-        return cls(num_samples, num_taken, pace.lanes, plan.lane_share, pace.is_shuffled)
-
-    @property
-    def num_steps(self) -> int:
-        """Number of steps of an epoch."""
-        return -(-self._lane_size // self.share)
-
-    @property
-    def num_parts(self) -> int:
-        """Number of epochs of a pass."""
-        if not self.is_shuffled:
-            return 1
-        left = self.num_samples // self.lanes - self._lane_size
-        return 1 + left // (self.num_steps * self.share)
-
-    @property
-    def _lane_size(self) -> int:
-        return self.num_taken // self.lanes
-
-    def part(self, epoch: int) -> EpochPart:
-        """The part of a pass that is an epoch."""
-        whole, place = divmod(epoch, self.num_parts)
-        # Without a shuffle, the number of a pass changes only how often samples are drawn.
-        first = place * self.num_steps
-        end = first * self.share + self._lane_size
-        return EpochPart(epoch, whole, first, first + self.num_steps, end)
-
-
 @dataclass(frozen=True)
 class RemainingOrder:
     """The order of a lane from a place on.
@@ -289,10 +239,6 @@ class RemainingOrder:
         """
         return self.whole.identify(entries, ranks)
 
-    def segments(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
-        """The ids from place ``begin`` of the remainder on, with the entry of each, in pieces."""
-        return self.whole.segments(self.begin + begin)
-
     def places(self, begin: int = 0, size: int = 1 << 14) -> Iterator[tuple[Ints, Ints]]:
         """Entry and rank of each sample from place ``begin`` up to ``end``, ``size`` at a time."""
         num_left = self.end - self.begin - begin
@@ -308,6 +254,13 @@ class RemainingOrder:
         return self.whole.counts_before(self.begin + place) - begun
 
 
+def lane_left(footprint: Footprint, plan: Plan, order: AnyOrder) -> Lane:
+    """A part of a lane, with the schedule of the samples that it has left."""
+    is_needed = order.count > 0
+    pool_nbytes, is_resident = plan.lane_pool_nbytes, plan.is_resident
+    return Lane(order, Schedule(footprint, order, pool_nbytes, is_resident, is_needed))
+
+
 @dataclass(frozen=True)
 class Remainder:
     """An epoch from a step on, with the properties and methods of `Epoch` that loaders use.
@@ -319,7 +272,6 @@ class Remainder:
     first_step: int
     footprint: Footprint
     processes: tuple[Sequence[int], ...]
-    part: EpochPart | None = None
 
     @property
     def plan(self) -> Plan:
@@ -328,14 +280,13 @@ class Remainder:
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch, which is not that of ``whole`` if it is a part of it."""
-        return self.whole.epoch if self.part is None else self.part.epoch
+        """Number of the epoch."""
+        return self.whole.epoch
 
     @property
     def num_steps(self) -> int:
         """Steps that every rank has left."""
-        end = self.whole.num_steps if self.part is None else self.part.end_step
-        return end - self.first_step
+        return self.whole.num_steps - self.first_step
 
     @cached_property
     def sublanes(self) -> SubLanes:
@@ -345,8 +296,6 @@ class Remainder:
         therefore makes its step before that again, without delivering it.
         """
         left = replace(self.whole.sublanes, first_step=self.first_step)
-        if self.part is not None:
-            left = replace(left, num_steps=self.part.end_step, end=self.part.end)
         padded = (numbers for numbers in self.processes if left.has_padding_only(numbers))
         return replace(left, made_again=frozenset(chain.from_iterable(padded)))
 
@@ -367,16 +316,9 @@ class Remainder:
         return {}
 
     def _left_of(self, number: int, lane: Lane) -> Lane:
-        sublanes, plan = self.sublanes, self.plan
+        sublanes = self.sublanes
         begin = sublanes.num_done_of(number) * sublanes.share
-        if not begin and self.part is None and self.footprint is self.whole.footprint:
+        if not begin and self.footprint is self.whole.footprint:
             return lane
         order = RemainingOrder(lane.order, begin, begin + sublanes.most_samples(number))
-        schedule = Schedule(
-            self.footprint,
-            order,
-            plan.lane_pool_nbytes,
-            is_resident=plan.is_resident,
-            is_needed=order.count > 0,
-        )
-        return Lane(order, schedule)
+        return lane_left(self.footprint, self.plan, order)

@@ -74,6 +74,7 @@ class Explanation(Figures):
     shared_chunks: tuple[tuple[str, tuple[int, ...]], ...] = ()
     irregular_steps: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    _budget: str = field(default="", compare=False, repr=False)
     _times: Callable[[], ResidenceTimes] | None = field(default=None, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -137,7 +138,8 @@ class Explanation(Figures):
         for name, path in self.paths.items():
             by_path.setdefault(path, []).append(name)
         read = [("read", f"{', '.join(names)}: {path}") for path, names in by_path.items()]
-        parts = ("gather", self.gather), ("threads", self.threads), ("transfer", self.transfer)
+        parts = [("budget", self._budget), ("gather", self.gather), ("threads", self.threads)]
+        parts.append(("transfer", self.transfer))
         read += [(name, text) for name, text in parts if text]
         if self.num_shared_reads:
             extra = show_count(self.num_shared_reads, "extra read")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from xloader.core.axis import Ints
 from xloader.order.protocol import AnyOrder
 from xloader.planning.epoch import Epoch, Remainder, RemainingOrder
 from xloader.planning.mixing import batch_regions
+from xloader.planning.passes import JoinedOrder
 from xloader.show.cards import CardPart, CardSection, Words
 from xloader.show.drawings import ResidenceTimes, draw_stays
 
@@ -117,6 +119,12 @@ def _samples_before(order: AnyOrder) -> NDArray[np.float64]:
     """
     if isinstance(order, RemainingOrder):
         return np.maximum(_samples_before(order.whole) - order.begin, 0.0)
+    if isinstance(order, JoinedOrder):
+        pairs = zip(order.parts, itertools.pairwise(order.edges), strict=True)
+        parts = [
+            np.minimum(_samples_before(part)[:-1] + begin, end) for part, (begin, end) in pairs
+        ]
+        return np.append(np.concatenate(parts), order.num_samples)
     first, last = order.first_moment.astype(np.int64), order.last_moment.astype(np.int64)
     num_moments = int(last.max(initial=-1)) + 1
     share = order.count / (last - first + 1)

@@ -10,7 +10,8 @@ import xarray as xr
 
 from xloader.core.options import lists_options_of
 from xloader.errors import OptionError, UnsupportedDataError
-from xloader.jobs.statistics.stats_parts import PartialStats, has_stats, merge_parts, merge_stats
+from xloader.jobs.merge_trees import merge_files
+from xloader.jobs.statistics.stats_parts import PartialStats, StatsTemplate, merge_parts
 from xloader.mosaic.merged_boxes import MosaicSummary
 from xloader.mosaic.merged_store import merge_store
 from xloader.samples.samples import Samples, open
@@ -135,9 +136,8 @@ def merge(
     [2.5, 5.0]
     """
     if isinstance(target, str | os.PathLike):
-        if has_stats(target):
-            return merge_stats(target, overwrite=overwrite)
-        return merge_store(target, memory=memory, overwrite=overwrite)
+        merged = merge_files(target, StatsTemplate, overwrite=overwrite)
+        return merge_store(target, memory=memory, overwrite=overwrite) if merged is None else merged
     given: Any = target
     is_list = isinstance(given, Sequence) and len(given) > 0
     if not is_list or not all(isinstance(piece, PartialStats) for piece in given):

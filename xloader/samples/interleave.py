@@ -104,7 +104,7 @@ class Interleaved:
         from xloader.samples import loader_verbs
 
         checked = make_options(**options)
-        _refuse_device_options(checked)
+        _refuse_options(checked)
         hand_over, join = loader_verbs.composers(checked, self.dtypes)
         make = loader_verbs.make_loader if join is not None else loader_verbs.make_array_loader
         return InterleavedLoader(self.sets, checked, make, hand_over, join)
@@ -336,7 +336,13 @@ _REMEDIES = {
 }
 
 
-def _refuse_device_options(options: LoaderOptions) -> None:
+def _refuse_options(options: LoaderOptions) -> None:
+    if options.steps is not None:
+        raise OptionError(
+            "a loader of several sets has no steps",
+            given=f"steps={options.steps}",
+            remedy="pass num_samples= to xloader.interleave, the rows of an epoch",
+        )
     remedies = {
         "transform": "change batches in the training loop, or samples with .map(...) of a set",
         "out": "copy each batch into tensors of your own, in the training loop",

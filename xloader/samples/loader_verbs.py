@@ -22,6 +22,7 @@ from xloader.core.options import (
 from xloader.core.ranks import World
 from xloader.errors import MemoryBudgetError, OptionError
 from xloader.loader.planned_loader import PlannedLoader
+from xloader.loader.ranks.rank_resolver import with_memory
 from xloader.loader.reports.explain_notes import memory_note, with_notes
 from xloader.planning.make_plan import most_rows
 from xloader.recipe.demands import make_footprint
@@ -109,7 +110,7 @@ def explain(
             layouts,
             ids,
             {name: recipe.source.path_of(name) for name in footprint.variables},
-            memory_nbytes=chosen.memory_nbytes,
+            memory_nbytes=with_memory(chosen).memory_nbytes,
             batch_size=chosen.batch_size,
             prefetch=chosen.prefetch,
             num_workers=max(num_workers, 1),
@@ -147,7 +148,7 @@ def compare_plans(
             remedy="give it in one of the two",
         )
     plans = []
-    for nbytes in sorted({parse_nbytes(size) for size in sizes}):
+    for nbytes in sorted({with_memory(replace(given, memory=m)).memory_nbytes for m in sizes}):
         for most in dict.fromkeys(bounds):
             rules = replace(given.plan, max_amplification=most)
             chosen = replace(given, memory=nbytes, plan=rules)

@@ -67,9 +67,10 @@ class Rollout(Loader):
     @lists_options
     def __init__(self, make: Callable[[int], Samples], **options: Unpack[LoaderKeywords]) -> None:
         check_callable("make", make)
-        super().__init__(make_options(**options))
         self._make = make
-        self._loader = make_loader(self._samples_of(0).recipe, self.options)
+        first = self._samples_of(0).recipe
+        super().__init__(make_options(**options), first)
+        self._loader = make_loader(first, self.options)
         self._made_for = 0
         self._outdated: list[PlannedLoader] = []
 

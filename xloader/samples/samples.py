@@ -1858,8 +1858,21 @@ class Samples(RecordedMethods):
             Whether samples that do not fill a global batch are left out. If not, the last batch is
             shorter. Ranks that have one sample less than others repeat a row in it, which
             ``batch.is_padding`` flags.
-        memory : int or str, default "2GiB"
-            Bytes that this rank may use for batches, reads under way and decoded chunks.
+        steps : int, optional
+            Number of batches of an epoch on each rank; by default an epoch gives each sample once.
+            With it, each epoch goes on where the one before stopped, through pass after pass over
+            the samples, so that all of them come equally often. Each batch is full, and
+            ``drop_last`` has no effect. Where two passes meet, no sample is twice in a global batch
+            if there are at least as many global batches of samples as lanes, and one more. Weighted
+            samples may be. The next epoch reads the chunks again that are in memory when an epoch
+            ends, so very short epochs cost reads: :meth:`explain` counts them.
+        memory : int or str, optional
+            Bytes that this rank may use for batches, reads under way and decoded chunks; or a part
+            of what the machine has for this rank, such as ``"50%"``, or of all its ranks together,
+            such as ``"64GiB/node"``. By default what all data need, if that is at most half of this
+            rank's part of the machine, and else that half, down to a power of two. A second loader
+            takes a quarter, a third one an eighth. What is free does not matter; ``explain()`` says
+            what was taken. The ranks of a process group agree on the smallest machine's.
         output : {"torch", "numpy", "jax", "cupy"}
             Whether batches hold PyTorch tensors, NumPy arrays, JAX arrays on JAX's CPU, or CuPy
             arrays on CuPy's current GPU. JAX and CuPy need no PyTorch.
@@ -1916,10 +1929,14 @@ class Samples(RecordedMethods):
             If the memory is too small; the error gives the minimum that is enough.
         EmptySamplesError
             If there are fewer samples than ranks.
+        RanksError
+            When the loader is first used, if ``memory`` is left out, the data do not fit, and ranks
+            on other machines cannot be asked for theirs.
         OptionError
             If an option is unknown or outside its range, lanes do not divide the global batch, or
-            ranks the lanes; if the device does not exist or lacks the dtype of a field, ``out``
-            does not fit the batches, or the function for the device fails or returns another one.
+            ranks the lanes; if there are fewer samples than two global batches, with ``steps``; if
+            the device does not exist or lacks the dtype of a field, ``out`` does not fit the
+            batches, or the function for the device fails or returns another one.
         ForkError
             If the process was forked from one that used the GPU.
         MissingDependencyError

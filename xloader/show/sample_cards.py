@@ -189,10 +189,12 @@ def option_facts(
         begin = "none: the loader is closed" if is_closed else "none: an epoch has no batch"
     device = options.on_device.device
     order = f"shuffled, seed {options.seed}" if options.shuffle else "not shuffled"
+    if options.steps is not None:
+        order += f", epochs of {show_count(options.steps, 'step')}"
     rows = [
         ("next iteration", begin),
         ("order", order + ", last batch dropped if short" * options.drop_last),
-        ("memory", f"{show_nbytes(options.memory_nbytes)} allowed"),
+        ("memory", f"{options.memory_in_words} allowed"),
         ("output", options.output if device is None else f"on {device}"),
     ]
     if options.world is not None:

@@ -12,6 +12,7 @@ from xloader.core.options import PLAN_OPTIONS, PlanKeywords, make_options
 from xloader.core.ranks import World
 from xloader.errors import OptionError
 from xloader.loader.ranks.cursor import Position
+from xloader.loader.ranks.memory_share import take_share
 from xloader.loader.ranks.rank_resolver import RankResolver
 from xloader.planning.explain import Explanation
 from xloader.torch.misuse import refuse_dealing_twice, refuse_state, require_samples
@@ -38,8 +39,8 @@ class ChunkSampler(DistributedSampler[int]):
         is called with the samples: :func:`batch_of` makes one that limits the bytes of a batch.
     num_workers : int, default 0
         Number of workers of the ``DataLoader``.
-    memory : int or str, default "2GiB"
-        Bytes that all workers of this rank may use together.
+    memory : int or str, optional
+        Bytes that all workers of this rank may use together, as for :meth:`Samples.loader`.
     shuffle : bool, default True
         Whether samples are shuffled anew in each epoch. If not, ids ascend within each worker's
         part.
@@ -85,7 +86,7 @@ class ChunkSampler(DistributedSampler[int]):
         batch_size: int | Callable[[Samples], int] = 32,
         *,
         num_workers: int = 0,
-        memory: int | str = "2GiB",
+        memory: int | str | None = None,
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
@@ -108,6 +109,7 @@ class ChunkSampler(DistributedSampler[int]):
             output="numpy",
             **options,
         )
+        chosen = take_share(chosen, (samples.recipe,))
         resolver = RankResolver(samples.recipe, chosen, max(num_workers, 1))
         # Without workers, the process that iterates keeps the chunks from epoch to epoch.
         is_lasting = persistent_workers or not num_workers

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from xloader.core.messages import warn_caller
 from xloader.core.nans import OnNan
-from xloader.core.nbytes import parse_nbytes, show_nbytes
+from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST, MOST_NBYTES, check_callable, check_whole
 from xloader.core.options import PLAN_OPTIONS, refuse_unknown
 from xloader.errors import OptionError, WorkersWarning
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from xloader.samples.samples import Samples
 
 
-def loader_html(sampler: ChunkSampler, memory_nbytes: int) -> str:
+def loader_html(sampler: ChunkSampler) -> str:
     """The card of a ``DataLoader`` with this sampler, as notebooks show it."""
     order = f"shuffled, seed {sampler.seed}" if sampler.shuffle else "not shuffled"
     workers = f"{sampler.num_workers:,} processes" if sampler.num_workers else "none: threads read"
@@ -35,7 +35,7 @@ def loader_html(sampler: ChunkSampler, memory_nbytes: int) -> str:
         ("next iteration", f"epoch {sampler.epoch:,}"),
         ("order", order + ", last batch dropped if short" * sampler.drop_last),
         ("workers", workers),
-        ("memory", f"{show_nbytes(memory_nbytes)} allowed"),
+        ("memory", f"{sampler._passes.resolver.options.memory_in_words} allowed"),
     ]
     recipe = sampler.dataset.recipe  # type: ignore[attr-defined]
     sections = (
@@ -62,7 +62,7 @@ def data_loader(
     *,
     num_workers: int = 0,
     shuffle: bool = True,
-    memory: int | str = "2GiB",
+    memory: int | str | None = None,
     drop_last: bool = False,
     collate_fn: Callable[[list[Any]], Any] | None = None,
     transform: Callable[..., Any] | None = None,
@@ -87,8 +87,9 @@ def data_loader(
         Number of worker processes. With 0, threads of this process read.
     shuffle : bool, default True
         As for :class:`ChunkSampler`.
-    memory : int or str, default "2GiB"
-        Bytes that all workers of this rank may use together; each has an equal share.
+    memory : int or str, optional
+        Bytes that all workers of this rank may use together, as for :meth:`Samples.loader`; each
+        has an equal share.
     drop_last : bool, default False
         As for :class:`ChunkSampler`.
     collate_fn : callable, optional
@@ -149,7 +150,7 @@ def data_loader(
     )
     dataset = MapDataset(
         samples,
-        parse_nbytes(memory),
+        memory,
         transform=transform,
         target_transform=target_transform,
         transforms=transforms,
@@ -174,7 +175,7 @@ def data_loader(
     methods: Any = loader
     methods.explain = sampler.explain
     methods.set_epoch = methods.batch_sampler.set_epoch = sampler.set_epoch
-    methods._repr_html_ = functools.partial(loader_html, sampler, parse_nbytes(memory))
+    methods._repr_html_ = functools.partial(loader_html, sampler)
     return loader
 
 

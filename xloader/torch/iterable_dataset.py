@@ -16,8 +16,9 @@ from xloader.core.ranks import World, resolve_world
 from xloader.errors import OptionError
 from xloader.loader.batches.row_list import Rows
 from xloader.loader.ranks.cursor import Position, RepeatWatch
+from xloader.loader.ranks.memory_share import take_share
 from xloader.loader.ranks.rank_plan import RankPlan
-from xloader.loader.ranks.rank_resolver import RankResolver
+from xloader.loader.ranks.rank_resolver import RankResolver, memory_limit
 from xloader.loader.ranks.state import another_option, read_state, save
 from xloader.planning.explain import Explanation
 from xloader.tensors.collate import collate
@@ -211,7 +212,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         batch_size: int | None = 32,
         *,
         shuffle: bool = True,
-        memory: int | str = "2GiB",
+        memory: int | str | None = None,
         seed: int = 0,
         drop_last: bool = False,
         world: World | None = None,
@@ -228,7 +229,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self.batch_size = batch_size
         self._transforms = ItemTransforms(transform, target_transform, transforms)
         self._transforms.check(samples.fields)
-        self._options = make_options(
+        chosen = make_options(
             batch_size=_UNBATCHED_SIZE if batch_size is None else batch_size,
             shuffle=shuffle,
             memory=memory,
@@ -240,6 +241,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             output="numpy",
             **options,
         )
+        self._options = take_share(chosen, (samples.recipe,))
         self._cursor = SharedCursor(shuffle)
         # Plan now, so that options that cannot be planned are an error here.
         self._resolvers = {1: RankResolver(samples.recipe, self._options)}
@@ -374,7 +376,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         state = {**self.__dict__, "_worker": None, "_resolvers": {}}
         world = resolve_world(self._options.world)
         if world.world_size > 1:
-            # Worker processes have no process group to look their rank up in.
+            # Worker processes have no process group to look their rank and their memory up in.
+            memory_limit(self._options, world)
             state["_options"] = replace(self._options, world=world)
         return state
 

@@ -10,6 +10,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.options import LoaderOptions
+from xloader.loader.ranks.rank_resolver import with_memory
 from xloader.samples.single_samples import listed_ids, normal_ids
 from xloader.tensors.collate import hand_over
 from xloader.tensors.item_transforms import ItemTransforms
@@ -35,9 +36,10 @@ class MapDataset(Dataset[Any]):
     ----------
     samples : Samples
         The samples to read.
-    memory : int or str, default "2GiB"
+    memory : int or str, optional
         Bytes that all workers of a rank may use together, under samplers other than
-        :class:`ChunkSampler`.
+        :class:`ChunkSampler`. By default half of this rank's part of the machine's memory, down to
+        a power of two.
     transform : callable, optional
         Called with the first field of a sample, an array; its result replaces the field.
     target_transform : callable, optional
@@ -69,7 +71,7 @@ class MapDataset(Dataset[Any]):
     def __init__(
         self,
         samples: Samples,
-        memory: int | str = "2GiB",
+        memory: int | str | None = None,
         *,
         transform: Callable[..., Any] | None = None,
         target_transform: Callable[..., Any] | None = None,
@@ -79,11 +81,10 @@ class MapDataset(Dataset[Any]):
     ) -> None:
         require_samples(samples, "MapDataset")
         self.samples = samples
-        self._options = LoaderOptions(
-            memory=memory,
-            output="numpy",
-            threads=threads,
-            on_nan=check_on_nan(on_nan),
+        self._options = with_memory(
+            LoaderOptions(
+                memory=memory, output="numpy", threads=threads, on_nan=check_on_nan(on_nan)
+            )
         )
         self._transforms = ItemTransforms(transform, target_transform, transforms)
         self._transforms.check(samples.fields)

@@ -38,6 +38,7 @@ from xloader.jobs.advice.target_recipe import (
 )
 from xloader.jobs.materialize.target_arrays import Sizes
 from xloader.loader.ranks.rank_plan import RankPlan
+from xloader.loader.ranks.rank_resolver import with_memory
 from xloader.planning.explain import mixing_on
 from xloader.planning.make_plan import batch_nbytes, delivered_nbytes
 from xloader.planning.mixing import full_mixing
@@ -377,7 +378,7 @@ def find_advice(
 ) -> Advice:
     """Find better chunks; see `Samples.advise`."""
     recipe.require_windows()
-    options = options.settled()
+    options = with_memory(options.settled())
     speed = ReadSpeed()
     if measure and (tasks := find_cluster(client, recipe)) is not None:
         speed = tasks.call("measuring how fast chunks decode", measure_speed, recipe)

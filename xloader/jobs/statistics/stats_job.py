@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -14,16 +15,10 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.core.footprint import Footprint, Group
-from xloader.errors import EmptySamplesError, MemoryBudgetError, OptionError
-from xloader.jobs.chunk_sweep import ChunkValues, group_of, whole_recipe
-from xloader.jobs.covered_elements import CoveredElements
-from xloader.jobs.statistics.chunk_reduction import (
-    ChunkElements,
-    ChunkOrder,
-    LeadPieces,
-    needed_chunks,
-)
+from xloader.errors import OptionError
+from xloader.jobs.chunk_sweep import ChunkOrder, ChunkValues
+from xloader.jobs.statistics.chunk_reduction import ChunkElements, LeadPieces, reduce_elements
+from xloader.jobs.statistics.moments import LabelledMoments
 from xloader.jobs.statistics.stats_options import (
     Dims,
     Lead,
@@ -32,10 +27,8 @@ from xloader.jobs.statistics.stats_options import (
     selected,
 )
 from xloader.jobs.statistics.stats_parts import StatsTemplate, VariableForm
-from xloader.recipe.demands import make_footprint
-from xloader.recipe.layout import FieldLayout, make_layouts
+from xloader.jobs.swept_job import Reducer, SweptJob, SweptVariable
 from xloader.recipe.recipe import Recipe
-from xloader.sources.base import Variable
 from xloader.transforms.statistics_forms import CLOCK_DIM, FINGERPRINT, GRID, OPTIONS, grids_of
 
 _MOMENTS_ITEMSIZE: Final = 48
@@ -46,28 +39,14 @@ _WORK_ITEMSIZE: Final = 10
 _WEIGHTED_ITEMSIZE: Final = 26
 """Bytes for each element of a chunk at work, beside its values: with and without weights."""
 
-Pieces = Sequence[NDArray[np.bool_]]
-"""For each variable, whether each of its pieces is meant."""
-
 
 @dataclass(frozen=True, eq=False)
-class VariableJob:
-    """The work on one variable."""
+class VariableJob(SweptVariable):
+    """The statistics of one variable."""
 
-    number: int
-    stored: Variable
-    group: Group
-    order: ChunkOrder
-    covered: CoveredElements
     clock: int | None
     leads: LeadPieces | None
     options: StatsOptions
-
-    @property
-    def chunk_nbytes(self) -> int:
-        """Decoded bytes of its largest chunk; at least 1."""
-        (demand,) = self.group.demands
-        return max(demand.max_chunk_nbytes, 1)
 
     @property
     def node_nbytes(self) -> int:
@@ -86,12 +65,6 @@ class VariableJob:
             return self.node_nbytes
         num = len(self.options.labels)
         return self.node_nbytes // num * min(num, self.order.axes[self.clock].max_read_size)
-
-    @property
-    def tree_nbytes(self) -> int:
-        """Most bytes of the subtrees of one place that wait for siblings, and of the whole."""
-        num = int(np.diff(self.order.edges).max(initial=1))
-        return self.node_nbytes * (min(num, num.bit_length() + 1) + 1)
 
     @property
     def waiting_nbytes(self) -> int:
@@ -149,34 +122,53 @@ class VariableJob:
             rows = options.rows[parts[dims[self.clock]]]
         return ChunkElements(values, cover.lines, cover.flags, weights, rows)
 
+    def reducer(self) -> Reducer:
+        """Statistics of chunks; with leads, of pairs of which the second chunk is there."""
+        waiting: dict[int, ChunkElements] = {}
+        lock = threading.Lock()
 
-def template_of(
-    recipe: Recipe, options: StatsOptions, forms: tuple[VariableForm, ...]
-) -> StatsTemplate:
-    """The form of a result, with its coordinates."""
-    named = {**json.loads(options.to_json()), "variables": [form.name for form in forms]}
-    attrs = {FINGERPRINT: recipe.source.fingerprint, GRID: grids_of(recipe)}
-    attrs[OPTIONS] = json.dumps(named)
-    if options.by:
-        attrs[CLOCK_DIM] = options.time_dim
-    digest = options.weights.digest if options.weights is not None else ""
-    samples = replace(recipe, steps=()).fingerprint
-    details = [(form.name, form.edges, form.leaves) for form in forms]
-    chosen = f"{options.to_json()} {digest} {options.quantiles} {details}"
-    return StatsTemplate(
-        forms,
-        options.by,
-        1 if options.labels is None else len(options.labels),
-        max(len(options.leads), 1),
-        options.quantiles,
-        attrs,
-        {
-            "data": recipe.source.fingerprint,
-            "samples": samples,
-            "options": hashlib.sha256(chosen.encode()).hexdigest(),
-        },
-        _labels_of(recipe, options, forms),
-    )
+        def reduce(
+            chunk: ChunkValues, at: int, wanted: NDArray[np.bool_]
+        ) -> Iterator[tuple[int, LabelledMoments]]:
+            elements, order = self.elements(chunk), self.order
+            has_sketches = bool(self.options.quantiles)
+            for piece in filter(wanted.__getitem__, order.pieces_of(at)):
+                if self.leads is None or self.clock is None:
+                    yield (
+                        piece,
+                        reduce_elements(
+                            elements, order.kept, self.clock, has_sketches=has_sketches
+                        ),
+                    )
+                    continue
+                ends = [int(order.first[piece]), int(order.second[piece])]
+                begin, end = order.blocks(np.array(ends))[:, self.clock].tolist()
+                earlier = later = elements
+                if ends[0] != ends[1]:
+                    side = ends.index(at)
+                    with lock:
+                        partner = waiting.pop(piece, None)
+                    if partner is None:
+                        slab = self.leads.slab(elements, self.clock, (begin, end), side)
+                        with lock:
+                            partner = waiting.pop(piece, None)
+                            if partner is None:
+                                waiting[piece] = slab
+                                continue
+                    earlier, later = (elements, partner) if side == 0 else (partner, elements)
+                yield (
+                    piece,
+                    self.leads.reduce(
+                        earlier,
+                        later,
+                        self.clock,
+                        (begin, end),
+                        order.kept,
+                        has_sketches=has_sketches,
+                    ),
+                )
+
+        return reduce
 
 
 def _labels_of(
@@ -217,60 +209,12 @@ def _as_objects(labels: NDArray[Any]) -> NDArray[Any]:
     return labels.astype(object) if labels.dtype.kind == "U" else labels
 
 
-_FLUSH_NBYTES: Final = 1 << 26
-_FLUSH_NODES: Final = 16
-"""Statistics are written when they take so many bytes or nodes."""
-
-
-class StatsMemory:
-    """The memory that the statistics of some variables take.
-
-    `work_nbytes`: most bytes that a thread takes for a chunk, and for merging its statistics.
-    """
-
-    def __init__(self, jobs: list[VariableJob]) -> None:
-        self._jobs = jobs
-        most = max(job.node_nbytes for job in jobs)
-        self.flush_nbytes = min(_FLUSH_NBYTES, _FLUSH_NODES * most)
-        self.work_nbytes = max(job.work_nbytes for job in jobs)
-        self.tree_nbytes = max(job.tree_nbytes for job in jobs)
-        self.under_way_nbytes = max(job.tree_nbytes + job.waiting_nbytes for job in jobs)
-        self.max_chunk_nbytes = max(job.chunk_nbytes for job in jobs)
-
-    def nodes_nbytes(self, wanted: Pieces) -> int:
-        """Bytes of the statistics of some pieces of each variable, merged as far as they go."""
-        nbytes = 0
-        for job, pieces in zip(self._jobs, wanted, strict=True):
-            trees = np.searchsorted(job.order.edges, np.flatnonzero(pieces), side="right")
-            nbytes += job.node_nbytes * len(np.unique(trees))
-        return nbytes
-
-    def most_read_nbytes(self, memory_nbytes: int, kept_nbytes: int, least_nbytes: int = 0) -> int:
-        """Decoded bytes of chunks that may be read at a time."""
-        check_memory(memory_nbytes, max(kept_nbytes + self.work_nbytes, least_nbytes))
-        return (memory_nbytes - kept_nbytes) * self.max_chunk_nbytes // self.work_nbytes
-
-
-def check_memory(memory_nbytes: int, least_nbytes: int, num_shares: int = 1) -> None:
-    """Refuse a memory that is too small."""
-    if least_nbytes > memory_nbytes:
-        raise MemoryBudgetError(
-            "the memory is too small for the statistics under way, the result and a chunk at work",
-            given=f"memory={memory_nbytes} bytes",
-            minimum_nbytes=least_nbytes,
-            remedy="keep fewer dimensions, labels or quantiles",
-            num_sharing=num_shares,
-        )
-
-
 @dataclass(frozen=True, eq=False)
-class StatsJob:
-    """The chunks that are read for the statistics of a recipe, and the form of the result.
+class StatsJob(SweptJob):
+    """The chunks that are read for the statistics of a recipe, and the form of the result."""
 
-    It pickles as the recipe and the options. Each worker of a cluster finds the chunks once.
-    """
+    form_type = StatsTemplate
 
-    recipe: Recipe
     dim: Dims = None
     by: str | None = None
     quantiles: Iterable[float] = ()
@@ -281,40 +225,21 @@ class StatsJob:
         return StatsJob, (self.recipe, *self.options.settings)
 
     @cached_property
-    def _layouts(self) -> tuple[FieldLayout, ...]:
-        return () if self.recipe.windows is None else make_layouts(self.recipe)
-
-    @cached_property
-    def _names(self) -> list[str]:
-        return _variables(self.recipe, self._layouts)
-
-    @cached_property
     def options(self) -> StatsOptions:
         """The options, checked."""
         return parse_stats_options(
-            self.recipe, self._names, self.dim, self.by, self.quantiles, self.leads, self.weights
+            self.recipe, self.names, self.dim, self.by, self.quantiles, self.leads, self.weights
         )
-
-    @cached_property
-    def whole(self) -> Recipe:
-        """One window over all elements of the variables."""
-        return whole_recipe(self.recipe, self._names)
-
-    @cached_property
-    def reading(self) -> Footprint:
-        """The chunks of the variables."""
-        groups = tuple(group_of(self.whole, name) for name in self._names)
-        return Footprint(self.whole.require_windows(), groups)
 
     @cached_property
     def jobs(self) -> list[VariableJob]:
         """The work on each variable."""
         recipe, options = self.recipe, self.options
-        needed = None if recipe.windows is None else make_footprint(recipe, self._layouts)
         jobs = []
-        for number, (name, group) in enumerate(zip(self._names, self.reading.groups, strict=True)):
-            stored, axes = recipe.variable(name), recipe.axes_of(name)
-            kept_dims = options.kept_dims(recipe, self._layouts, name)
+        for variable, chunks in self.needed():
+            stored = variable[1]
+            name, axes = stored.name, recipe.axes_of(stored.name)
+            kept_dims = options.kept_dims(recipe, self.layouts, name)
             kept = tuple(axis for axis, dim in enumerate(stored.dims) if dim in kept_dims)
             time_dim = options.time_dim
             clock = stored.dims.index(time_dim) if time_dim in stored.dims else None
@@ -327,47 +252,30 @@ class StatsJob:
             pieces = None
             if options.leads and clock is not None:
                 pieces = LeadPieces(options.leads, axes[clock])
-            chunks = needed_chunks(recipe, needed, name)
             deltas = () if pieces is None else pieces.deltas()
             order = ChunkOrder.of(name, axes, kept, chunks, clock, deltas)
-            covered = CoveredElements(recipe, self._layouts, name)
-            jobs.append(VariableJob(number, stored, group, order, covered, clock, pieces, options))
+            jobs.append(VariableJob(*variable, order, clock, pieces, options))
         return jobs
-
-    @cached_property
-    def forms(self) -> tuple[VariableForm, ...]:
-        """The form of the statistics of each variable."""
-        return tuple(job.form for job in self.jobs)
 
     @cached_property
     def template(self) -> StatsTemplate:
         """The form of the result."""
-        return template_of(self.recipe, self.options, self.forms)
-
-    @cached_property
-    def memory(self) -> StatsMemory:
-        """The memory that it takes."""
-        return StatsMemory(self.jobs)
-
-    def all_pieces(self) -> Pieces:
-        """Per variable, all of its pieces."""
-        return [np.ones(job.order.num_pieces, np.bool_) for job in self.jobs]
-
-
-def _variables(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> list[str]:
-    """The variables whose statistics are made, in the order of the store."""
-    if recipe.windows is None:
-        taken = {name for name in recipe.variables if recipe.variable(name).dtype.kind in "biuf"}
-    else:
-        taken = {part.variable for layout in layouts for part in layout.parts}
-    names = [name for name in recipe.variables if name in taken]
-    empty = [
-        name for name in names if not math.prod(len(a.selection) for a in recipe.axes_of(name))
-    ]
-    if not names or empty:
-        raise EmptySamplesError(
-            f"the variable {empty[0]!r} has no elements" if empty else "no variable holds numbers",
-            given=list(recipe.variables),
-            remedy="open other variables, or select more of them",
+        recipe, options, forms = self.recipe, self.options, tuple(job.form for job in self.jobs)
+        named = {**json.loads(options.to_json()), "variables": [form.name for form in forms]}
+        attrs = {FINGERPRINT: recipe.source.fingerprint, GRID: grids_of(recipe)}
+        attrs[OPTIONS] = json.dumps(named)
+        if options.by:
+            attrs[CLOCK_DIM] = options.time_dim
+        digest = options.weights.digest if options.weights is not None else ""
+        details = [(form.name, form.edges, form.leaves) for form in forms]
+        chosen = f"{options.to_json()} {digest} {options.quantiles} {details}"
+        return StatsTemplate(
+            forms,
+            options.by,
+            1 if options.labels is None else len(options.labels),
+            max(len(options.leads), 1),
+            options.quantiles,
+            attrs,
+            fingerprint=self.digests(hashlib.sha256(chosen.encode()).hexdigest()),
+            labels=_labels_of(recipe, options, forms),
         )
-    return names

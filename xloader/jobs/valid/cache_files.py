@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -20,8 +19,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 from xloader.errors import OptionError
+from xloader.jobs.kept_result import path_here
 from xloader.recipe.recipe import Recipe
 from xloader.sources.stores.bounded_reads import local_path
+from xloader.sources.stores.write_places import whole_file
 
 
 def default_cache_dir() -> Path:
@@ -88,14 +89,8 @@ class CacheFile:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._make_room(len(body))
-            handle, name = tempfile.mkstemp(".part", self.fingerprint, self.folder)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(json.dumps(head).encode() + b"\n" + body)
-                os.replace(name, self.path)
-            except BaseException:
-                os.unlink(name)
-                raise
+            with whole_file(self.path) as file:
+                file.write(json.dumps(head).encode() + b"\n" + body)
         except OSError as error:
             _LOG.warning("%s is not kept, and will be computed again: %s", self.path, error)
 
@@ -108,7 +103,7 @@ class CacheFile:
         }
 
     def _make_room(self, nbytes: int) -> None:
-        for left in self.folder.glob("*.part"):
+        for left in self.folder.glob("*.part*"):
             # Nobody writes a mask for a day.
             if left.stat().st_mtime < time.time() - 86_400:
                 left.unlink(missing_ok=True)
@@ -138,7 +133,9 @@ def cache_file(
     """
     if cache is False:
         return None
-    if cache is not None and not isinstance(cache, str | os.PathLike):
+    usual = default_cache_dir() / f"{kind.removesuffix('s')}s"
+    folder = usual if cache is None else path_here(cache)
+    if folder is None:
         raise OptionError(
             "cache is not a folder",
             given=repr(cache),
@@ -153,7 +150,6 @@ def cache_file(
         # Nothing would show that values changed, and those of other data would be wrong.
         return None
     parts = (recipe.fingerprint, recipe.source.name, key, stamp)
-    folder = default_cache_dir() / f"{kind.removesuffix('s')}s" if cache is None else Path(cache)
     return CacheFile(folder, kind, hashlib.sha256(repr(parts).encode()).hexdigest())
 
 

@@ -30,8 +30,7 @@ from xloader.cluster.cluster_tasks import ClusterTasks
 from xloader.core.axis import Ints, int_dtype
 from xloader.core.element_ranges import Span
 from xloader.core.window_sets import BitPacker, WindowBits
-from xloader.errors import MemoryBudgetError
-from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
+from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues, check_memory
 from xloader.jobs.valid.sweep_line import (
     BlockLine,
     SampleCheck,
@@ -166,15 +165,9 @@ class WindowCounter:
         copies = _NUM_COPIES if num_tasks is None else 2 * _NUM_COPIES
         least = max(at_work, fixed + copies * unit * self._places.num_along)
         count = num_tasks or 1
-        if least > memory_nbytes // count // 2:
-            raise MemoryBudgetError(
-                "the memory is too small for one chunk at work and the counts of the windows that "
-                "it reaches into",
-                given=f"memory={memory_nbytes} bytes",
-                minimum_nbytes=2 * count * least,
-                remedy="call is_valid with a larger stride, or on fewer samples",
-                num_sharing=count,
-            )
+        what = "one chunk at work and the counts of the windows that it reaches into"
+        remedy = "call is_valid with a larger stride, or on fewer samples"
+        check_memory(what, memory_nbytes, 2 * count * least, remedy, count)
 
     @cached_property
     def _work_ratio(self) -> float:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.core.cores import usable_cores
+from xloader.core.cores import MemoryLimit, usable_cores
 from xloader.core.options import LoaderOptions
 from xloader.core.ranks import World, find_world
 from xloader.errors import StateError
@@ -39,7 +39,7 @@ from xloader.loader.loader import Loader
 from xloader.loader.planned_loader import PlannedLoader
 from xloader.loader.progress import Progress
 from xloader.loader.ranks.cursor import Position
-from xloader.loader.ranks.rank_resolver import try_early
+from xloader.loader.ranks.rank_resolver import memory_limit, require_common, try_early
 from xloader.loader.ranks.state import (
     VERSION,
     another_option,
@@ -144,14 +144,15 @@ class InterleavedLoader(Loader):
         hand_over: Callable[[NDArray[Any]], Any],
         join: Callable[[Sequence[Any]], Any] | None = None,
     ) -> None:
-        super().__init__(options)
+        super().__init__(options, *(member.recipe for member in sets.sets))
         self.sets = sets
         self._make_loader = make_loader
         names = tuple(out.name for out in sets.outputs)
         self._composer = Composer(names, options.batch_size, hand_over, join)
         self._is_settled = False
         # As for a loader of one set: errors come at once, unless a later rank may resolve them.
-        self._made = try_early(options, self._make)
+        self._limit: MemoryLimit | None = None
+        self._made = try_early(self.options, self._make)
 
     def __len__(self) -> int:
         """Number of batches of an epoch on this rank."""
@@ -215,6 +216,7 @@ class InterleavedLoader(Loader):
             shares=made.shares(self.sets),
             num_shared_reads=sum(cost.num_shared_reads for cost in sets.values()),
             notes=(*notes, *self._rounding_note(interleaving)),
+            _budget=self._limit.in_words(self.options.memory_share) if self._limit else "",
             **summed(sets),
         )
 
@@ -253,14 +255,18 @@ class InterleavedLoader(Loader):
                 len(loader)
             return made
         world = find_world(self.options.world) or World()
-        if made is None or made.world != world:
-            made = self._made = self._make(self.options.settled())
+        limit = memory_limit(self.options, world)
+        if made is None or (made.world, self._limit) != (world, limit):
+            made = self._made = self._make(self.options.settled(), limit)
+        is_capped = limit is None or all(x.plan.is_resident for x in made.loaders.values())
+        require_common(limit, world, is_capped=is_capped)
         self._is_settled = True
         return made
 
-    def _make(self, settled: LoaderOptions) -> SetLoaders:
+    def _make(self, settled: LoaderOptions, limit: MemoryLimit | None) -> SetLoaders:
         """Make the loaders of all sets, for the ranks of these options."""
         is_on_host = self._composer.join is None
+        settled, self._limit = settled.with_memory(limit), limit
         return SetLoaders.of(self.sets, self.options, settled, self._make_loader, is_on_host)
 
     def _rounding_note(self, interleaving: Interleaving) -> list[str]:

@@ -114,7 +114,7 @@ def num_samples_of(recipe: Recipe) -> int:
 def taking(recipe: Recipe, num_samples: int) -> Recipe:
     """The recipe of which an epoch takes so many samples.
 
-    Fewer than there are become successive parts of one pass, as in `xloader.planning.epoch`:
+    Fewer than there are become successive parts of one pass, as in `xloader.planning.passes`:
     nothing is listed, so this costs no memory. More than there are are drawn: each sample occurs
     ``floor`` or ``ceil`` of its share.
     """

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from xloader.core.cores import MemoryLimit
 from xloader.core.messages import warn_caller
+from xloader.core.nbytes import MemoryShare, show_nbytes
 from xloader.core.options import LoaderOptions
 from xloader.engine.buffers import BatchPool, Fields
 from xloader.engine.slot_layout import SlotLayout
 from xloader.errors import EmptySamplesError, EpochWarning, OptionError
-from xloader.planning.epoch import Epoch, EpochParts, Remainder
-from xloader.planning.make_plan import delivered_nbytes, make_plan, most_rows
+from xloader.planning.epoch import Epoch, Remainder
+from xloader.planning.make_plan import delivered_nbytes, make_budget, make_plan, most_rows
+from xloader.planning.passes import JoinedEpoch
 from xloader.planning.plan import Plan
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
@@ -87,10 +90,15 @@ class RankPlan:
     """The plan of one rank: the batches that it delivers in each epoch, and the chunks it reads."""
 
     def __init__(
-        self, recipe: Recipe, options: LoaderOptions, workers: int = 1, plan: Plan | None = None
+        self,
+        recipe: Recipe,
+        options: LoaderOptions,
+        workers: int = 1,
+        plan: Plan | None = None,
+        limit: MemoryLimit | None = None,
     ) -> None:
         self.recipe = recipe
-        self.options = options
+        self.limit, self.options = limit, options.with_memory(limit)
         self.layouts = make_layouts(recipe)
         self.footprint = make_footprint(recipe, self.layouts)
         # Ranks of a group read slabs of the same samples. The order must be the same for all.
@@ -102,10 +110,31 @@ class RankPlan:
         self._left: Remainder | None = None
         self._has_warned = False
         self._check_samples()
+        self.budget, self.is_capped = "", limit is None
+        # What the plan of a state may take.
+        self.most_nbytes = self.options.memory_nbytes
+        if limit is not None:
+            self._fit_memory(limit, options.memory_share, workers)
         self.plan = plan or make_plan(
-            self.planned_footprint, self._planned_layouts, options, workers
+            self.planned_footprint, self._planned_layouts, self.options, workers
         )
         self._check_padding()
+
+    def _fit_memory(self, limit: MemoryLimit, share: MemoryShare, workers: int) -> None:
+        """Say in words what is taken of a limit; by itself, what all data need if they fit."""
+        self.budget = limit.in_words(share)
+        if not share.is_by_itself:
+            return
+        self.most_nbytes, taken = limit.part_nbytes, self.options.memory_nbytes
+        footprint, layouts = self.planned_footprint, self._planned_layouts
+        budget = make_budget(footprint, layouts, self.options, workers)
+        enough = workers * budget.minimum_nbytes(footprint.total_nbytes)
+        self.is_capped = enough <= taken and self.options.plan.spread is None
+        if self.is_capped:
+            # A sixteenth is for reads under way: of small data, only two chunks would be read.
+            capped = min(max(enough, 2 << 30), taken)
+            self.budget = f"capped at {show_nbytes(capped)}, as all data fit; else {self.budget}"
+            self.options = dataclasses.replace(self.options, memory=capped)
 
     def resumed(self, plan: Plan, seed: int) -> RankPlan:
         """Replace the plan and the seed by those of a saved state."""
@@ -114,6 +143,10 @@ class RankPlan:
         # The memory of the plan is counted for this number of batches.
         prefetch = plan.budget.num_batches - 2
         resumed.options = dataclasses.replace(self.options, seed=seed, prefetch=prefetch)
+        if self.limit is not None:
+            nbytes = plan.budget.memory_nbytes * plan.workers
+            resumed.options = dataclasses.replace(resumed.options, memory=nbytes)
+            resumed.budget = f"{show_nbytes(nbytes)}, as in the state that was loaded"
         resumed._planned = None
         # It is about the plan, and is made anew.
         resumed.__dict__.pop("_memory_advice", None)
@@ -123,6 +156,8 @@ class RankPlan:
     @property
     def num_samples(self) -> int:
         """Number of samples of an epoch, over all ranks."""
+        if self.options.steps is not None:
+            return self.options.steps * self.options.global_batch
         return self.recipe.planned.num_taken or self.planned_footprint.num_samples
 
     @property
@@ -161,21 +196,18 @@ class RankPlan:
     @cached_property
     def sample_traits(self) -> dict[str, str]:
         """Hashes of what determines the samples, for states to save; see `describe_samples`."""
-        return describe_samples(self.recipe.planned)
+        steps = self.options.steps
+        traits = describe_samples(self.recipe.planned)
+        return traits if steps is None else {**traits, "steps": str(steps)}
 
     def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
         """The remainder of an epoch from a step on."""
-        piece = self._parts.part(number) if self._parts else None
-        epoch = self.epoch(piece.whole if piece else number)
-        if piece:
-            first_step += piece.first_step
-        elif not first_step and self.footprint is self.planned_footprint:
+        epoch, kept = self.epoch(number), self._left
+        if not first_step and self.footprint is self.planned_footprint:
             return epoch
-        kept = self._left
-        place = first_step, piece
-        if kept is None or kept.whole is not epoch or (kept.first_step, kept.part) != place:
+        if kept is None or kept.whole is not epoch or kept.first_step != first_step:
             processes = tuple(self.processes("world"))
-            self._left = kept = Remainder(epoch, first_step, self.footprint, processes, piece)
+            self._left = kept = Remainder(epoch, first_step, self.footprint, processes)
         return kept
 
     @property
@@ -184,24 +216,19 @@ class RankPlan:
         # Not kept: blocks of dask are fetched ahead while a client of a cluster is active.
         return set(map(self.recipe.source.is_waiting, self.footprint.variables))
 
-    @property
-    def _parts(self) -> EpochParts | None:
-        """The parts of passes over the samples that are epochs; None if epochs are whole."""
-        num_taken = self.recipe.planned.num_taken
-        if num_taken is None:
-            return None
-        return EpochParts.of(self.plan, self.planned_footprint.num_samples, num_taken)
-
     def epoch(self, number: int) -> Epoch:
-        """The order and schedule of a pass over all samples: an epoch, unless epochs are parts.
-
-        They are kept until another one is asked for.
-        """
+        """The order and schedule of an epoch, which are kept until another one is asked for."""
         if self._planned is None or self._planned.epoch != number:
-            options = self.options
-            self._planned = Epoch(
-                self.planned_footprint, self.plan, options.seed, number, options.drop_last
-            )
+            footprint, plan, options = self.planned_footprint, self.plan, self.options
+            num, steps = self.num_samples, options.steps
+            if isinstance(self._planned, JoinedEpoch):
+                self._planned = self._planned.following(number)
+            elif steps is not None or self.recipe.planned.num_taken is not None:
+                self._planned = JoinedEpoch(
+                    footprint, plan, options.seed, number, num_taken=num, is_endless=bool(steps)
+                )
+            else:
+                self._planned = Epoch(footprint, plan, options.seed, number, options.drop_last)
         return self._planned
 
     def sublanes(self, worker: int = 0) -> range:
@@ -273,7 +300,8 @@ class RankPlan:
         noted = explain_notes.with_notes(
             expected, recipe, layouts, output_dtype, *notes, packed_fields=packed_fields
         )
-        changes: dict[str, Any] = {"threads": explain_notes.threads_in_words(self.options)}
+        changes: dict[str, Any] = {"_budget": self.budget}
+        changes["threads"] = explain_notes.threads_in_words(self.options)
         changes["transfer"] = explain_notes.transfer_in_words(
             self.options, recipe, layouts, packed_fields, self.batch_size, pinning_refusal
         )
@@ -364,4 +392,13 @@ class RankPlan:
                 "there are fewer samples than ranks",
                 given=f"{num_samples} samples, world_size={options.ranks.world_size}",
                 remedy="use fewer ranks, or a smaller stride",
+            )
+        num_samples = self.planned_footprint.num_samples
+        if options.steps is not None and num_samples < 2 * options.global_batch:
+            raise OptionError(
+                "with steps, a pass over the samples needs two global batches, or a sample would "
+                "be in a batch twice",
+                given=f"{num_samples} samples, a global batch of {options.global_batch}",
+                allowed=f"at least {2 * options.global_batch} samples",
+                remedy="pass a smaller batch_size=, or leave steps= out",
             )

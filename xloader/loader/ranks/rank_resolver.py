@@ -13,11 +13,13 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import Any, Final, TypeVar
 
+from xloader.core.cores import MemoryLimit, find_memory_limit
 from xloader.core.options import LoaderOptions
-from xloader.core.ranks import World, find_world
+from xloader.core.ranks import World, find_world, resolve_world
 from xloader.errors import OptionError, RanksError, StateError
 from xloader.loader.ranks.cursor import Position
 from xloader.loader.ranks.rank_plan import RankPlan
@@ -27,14 +29,14 @@ from xloader.recipe.recipe import Recipe
 
 _LOG: Final = logging.getLogger("xloader")
 
-_OPTIONS: Final = ("batch_size", "memory", "prefetch", "shuffle")
-"""Options that the plan depends on, besides its rules and the samples."""
+_OPTIONS: Final = ("batch_size", "memory", "prefetch", "shuffle", "steps")
+"""Options that the plan or its epochs depend on, besides its rules and the samples."""
 
 
 PlanT = TypeVar("PlanT")
 
 
-def try_early(options: LoaderOptions, make: Callable[[LoaderOptions], PlanT]) -> PlanT | None:
+def try_early(options: LoaderOptions, make: Callable[..., PlanT]) -> PlanT | None:
     """Make something for the ranks that are known by now, so that wrong options are errors at once.
 
     None where the options are wrong, but may be right once this process knows its rank.
@@ -49,7 +51,7 @@ def try_early(options: LoaderOptions, make: Callable[[LoaderOptions], PlanT]) ->
             return None
         raise
     try:
-        return make(settled)
+        return make(settled, memory_limit(options, settled.ranks, waits=False))
     except OptionError:
         # With lanes, the memory of batches depends on the number of ranks.
         if may_change and options.plan.lanes is not None:
@@ -69,7 +71,7 @@ class RankResolver:
         # Which one of the loaders that begin this is, and how many states it has loaded since.
         self._number: int | None = None
         self._num_loads = 0
-        self._planned = try_early(options, lambda known: RankPlan(recipe, known, num_workers))
+        self._planned = try_early(options, self._make)
 
     @property
     def planned(self) -> RankPlan | None:
@@ -106,9 +108,14 @@ class RankResolver:
                 given=f"rank {world.rank} of {world.world_size}, found in the environment",
                 remedy='pass world=xloader.World(mesh.get_local_rank("data"), mesh["data"].size())',
             )
-        if self._planned is not None and self._planned.options.ranks == world:
-            return self._planned
-        return RankPlan(self._recipe, self.options.settled(), self._num_workers)
+        limit, made = memory_limit(self.options, world), self._planned
+        if made is None or (made.options.ranks, made.limit) != (world, limit):
+            made = self._make(self.options.settled(), limit)
+        require_common(limit, world, is_capped=made.is_capped)
+        return made
+
+    def _make(self, settled: LoaderOptions, limit: MemoryLimit | None) -> RankPlan:
+        return RankPlan(self._recipe, settled, self._num_workers, limit=limit)
 
     def save(self, position: Position) -> dict[str, Any]:
         """The state at a position."""
@@ -208,3 +215,56 @@ def process_group() -> Any:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.distributed_c10d._get_default_store()
+
+
+def memory_limit(options: LoaderOptions, world: World, *, waits: bool = True) -> MemoryLimit | None:
+    """The limit of which the memory is a share; None if the options say the bytes.
+
+    Ranks of a process group agree on the one that leaves a rank least. Each rank writes its own
+    down when it makes a loader, so that few of them wait when they use it.
+    """
+    share, store = options.memory_share, process_group()
+    if options.memory_nbytes or share.limit:
+        return None if options.memory_nbytes else share.limit
+    num_processes = world.world_size
+    with suppress(OptionError):
+        num_processes = max(num_processes, resolve_world().world_size)
+    limit = find_memory_limit(num_processes)
+    if world.world_size == 1 or store is None or options.world is not None:
+        return limit
+    keys = [f"xloader/memory/{rank}" for rank in range(world.world_size)]
+    try:
+        store.set(keys[world.rank], json.dumps(asdict(limit)))
+    except RuntimeError:
+        # Some stores keep no values, such as that of a dry run: there is no other rank.
+        return replace(limit, is_common=True)
+    if waits:
+        try:
+            store.wait(keys)
+        except RuntimeError as error:
+            what = "other ranks have made no loader without memory=, so theirs is not known"
+            given = f"rank {world.rank} of {world.world_size}: {error}"
+            raise RanksError(what, given=given, remedy=_PASS_MEMORY) from error
+        limits = [MemoryLimit(**json.loads(text)) for text in store.multi_get(keys)]
+        limit = replace(min(limits, key=lambda each: each.part_nbytes), is_common=True)
+        share.limit = limit
+    return limit
+
+
+_PASS_MEMORY: Final = (
+    "pass memory= in bytes on all ranks, or make the same loaders on all ranks of a process group; "
+    "pass world=xloader.World() to a loader that only one rank uses"
+)
+
+
+def with_memory(options: LoaderOptions) -> LoaderOptions:
+    """Copy of the options with the bytes that this machine says, for what no other rank takes."""
+    return options.with_memory(memory_limit(options, World(), waits=False))
+
+
+def require_common(limit: MemoryLimit | None, world: World, *, is_capped: bool) -> None:
+    """Refuse memory that other ranks may have less or more of, if the order depends on it."""
+    if limit is not None and not (limit.is_common or is_capped) and world.world_size > 1:
+        what = "memory= is needed: other ranks may be on machines with more or less memory"
+        given = f"rank {world.rank} of {world.world_size}, and data that do not all fit"
+        raise RanksError(what, given=given, remedy=_PASS_MEMORY)

@@ -57,7 +57,12 @@ def read_state(state: object, rank_plan: RankPlan) -> tuple[Position, Plan, int]
     """Check that a loader can continue from a state, and read its position, plan and seed."""
     checked = _check_shape(state)
     # Anew each time: an error that passes may have kept labels from being read the last time.
-    _check_samples(checked["samples"], describe_samples(rank_plan.recipe.planned))
+    samples = dict(checked["samples"])
+    steps, expected = samples.pop("steps", "None"), str(rank_plan.options.steps)
+    _check_samples(samples, describe_samples(rank_plan.recipe.planned))
+    if steps != expected:
+        remedy = f"pass steps={steps}"
+        raise another_option("steps", f"steps={expected}", f"steps={steps}", remedy)
     # Only now: the plan of samples with other dimensions has another form.
     today = _as_of_today(checked["plan"])
     if not _is_alike(today, rank_plan.plan.to_dict()):
@@ -232,10 +237,10 @@ def _check_memory(plan: Plan, rank_plan: RankPlan) -> None:
     batches = budget.num_batches * batch_nbytes(rank_plan.footprint, rank_plan.layouts, options)
     rest = budget.in_flight_nbytes + budget.index_nbytes
     needed = max(batches, budget.batches_nbytes) + rest + pool
-    if needed > options.memory_nbytes // plan.workers:
+    if needed > rank_plan.most_nbytes // plan.workers:
         raise MemoryBudgetError(
             "the plan of the state needs more memory",
-            given=f"{options.memory_nbytes} bytes",
+            given=f"{rank_plan.most_nbytes} bytes",
             minimum_nbytes=needed * plan.workers,
         )
 

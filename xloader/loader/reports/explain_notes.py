@@ -243,8 +243,14 @@ class MemoryAdvice:
 
     def _shortfalls(self, expected: Explanation) -> tuple[bool, bool]:
         """Whether batches mix poorly, and whether chunks are read more often than allowed."""
-        is_costly = expected.read_amplification > self.options.plan.max_amplification
-        return self._is_free and mixes_poorly(expected), self._is_free and is_costly
+        return self._is_free and mixes_poorly(expected), self._is_free and self._is_costly(expected)
+
+    def _is_costly(self, expected: Explanation) -> bool:
+        most, steps = self.options.plan.max_amplification, self.options.steps
+        if steps is not None:
+            # Each of the passes that an epoch goes through reads chunks anew.
+            most *= 1 - -steps * self.options.global_batch // self.footprint.num_samples
+        return expected.read_amplification > most
 
     def _find_enough(self, expected: Explanation) -> tuple[int, str]:
         """A memory that would do and what it would give, in words; 0 if none is known."""
@@ -259,7 +265,7 @@ class MemoryAdvice:
         plan, cost = self.plan_for(nbytes)
         if plan.is_resident and not (plan.workers > 1 and mixes_poorly(cost)):
             return nbytes, _resident_in_words(nbytes, cost.read_amplification, plan.workers)
-        if mixes_poorly(cost) or cost.read_amplification > self.options.plan.max_amplification:
+        if mixes_poorly(cost) or self._is_costly(cost):
             return 0, ""
         is_once = cost.read_amplification < _ONCE
         reads = "once" if is_once else f"{cost.read_amplification:.2f} times"

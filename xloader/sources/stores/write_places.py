@@ -62,7 +62,7 @@ def writing(place: Path) -> Iterator[None]:
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file to write it. It appears at one stroke, when all of it is on the disk."""
-    partial = path.with_suffix(".partial")
+    partial = path.with_name(f"{path.stem}-{uuid.uuid4().hex[:8]}.partial")
     with writing(path.parent):
         try:
             with open(partial, "wb") as file:
