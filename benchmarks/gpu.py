@@ -27,7 +27,15 @@ import torch
 
 from benchmarks.layouts import VARIABLES
 from benchmarks.measure import MIB
-from benchmarks.on_device import bandwidth, checks, decompress, held_memory, training, unet
+from benchmarks.on_device import (
+    bandwidth,
+    checks,
+    decompress,
+    end_to_end,
+    held_memory,
+    training,
+    unet,
+)
 from benchmarks.on_device.clock import NOT_MEASURED, DeviceClock
 from benchmarks.on_device.scale import FULL, QUICK, Scale
 from benchmarks.page import describe_run
@@ -45,6 +53,7 @@ PARTS: Final[dict[str, tuple[str, Show]]] = {
         "Dtypes that cross, and float32 that comes of them",
         lambda clock, scale, _: bandwidth.show_ladder(clock, scale),
     ),
+    "end-to-end": ("From a store to a trained network", end_to_end.show_end_to_end),
     "training": ("A training step beside its loader", training.show_training),
     "packed": ("The same, from a store of packed integers", training.show_training),
     "memory": ("Memory over the epochs", held_memory.show_memory),
@@ -75,9 +84,10 @@ def main() -> int:
     for name in options.only:
         title, show = PARTS[name]
         spec = scale.packed_store if name == "packed" else scale.store
+        print(f"### {title}\n", flush=True)
         table = show(clock, scale, paths[spec])
         is_whole &= checks.BROKEN not in table
-        print(f"### {title}\n\n{table}\n", flush=True)
+        print(f"{table}\n", flush=True)
     print(_describe(clock, scale, time.perf_counter() - begin))
     return 0 if is_whole else 1
 

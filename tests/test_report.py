@@ -12,7 +12,7 @@ import xarray as xr
 from zarr.storage import MemoryStore
 
 import xloader
-from xloader.engine.tally import Gauge, Tally
+from xloader.engine.tally import Gauge, Tally, WorkTime
 from xloader.jobs.advice.read_speed import show_gb_per_s
 from xloader.loader.reports.advice import (
     advise,
@@ -190,6 +190,16 @@ ADVICE: dict[str, tuple[EpochEffort, str, str]] = {
     ),
     # Without fetches ahead, idle threads do not point to the store.
     "idle threads": (effort(busy(decode=2.0)), "unclear", ""),
+    "threads that wait for cores of others": (
+        effort(
+            replace(busy(decode=16.0), work={"load": WorkTime(20.0, 12.0, 8.0), "own": WorkTime()})
+        ),
+        "unclear",
+        (
+            "Hard to tell: threads waited 40% of their time at work for a core, while this process "
+            "had cores left. Other programs seem to use them."
+        ),
+    ),
     "idle threads that fetch": (effort(busy(fetch=2.0)), "fetch", ""),
 }
 

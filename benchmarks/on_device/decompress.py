@@ -83,8 +83,8 @@ def _with_nvcomp(clock: DeviceClock, path: Path) -> Callable[[], object]:
     files = [file for name in VARIABLES for file in _chunk_files(path / name)]
 
     def decode(some: list[Path]) -> list[torch.Tensor]:
-        packed = [nvcomp.as_array(np.fromfile(file, np.uint8)).cuda() for file in some]
-        found = codec.decode(packed)
+        packed = [torch.from_numpy(np.fromfile(file, np.uint8)).to(clock.device) for file in some]
+        found = codec.decode(nvcomp.as_arrays(packed))
         return [torch.as_tensor(own, device=clock.device).view(torch.uint8) for own in found]
 
     first = zarr.open_array(path / VARIABLES[0], mode="r")[:STEPS_PER_CHUNK]

@@ -77,10 +77,10 @@ FULL: Final = Scale(
     lats=720,
     lons=1440,
     batch_size=4,
-    width=64,
+    width=32,
     copy_nbytes=(MIB, 16 * MIB, 64 * MIB, 256 * MIB),
     num_values=64 * MIB,
-    num_turns=5,
+    num_turns=3,
     num_epochs=32,
 )
 QUICK: Final = Scale(

@@ -1,6 +1,6 @@
 """A U-Net that forecasts the next step of all variables, and a step of its training.
 
-With 64 channels in its first layer it has 31 million parameters::
+With 64 channels in its first layer it has 31 million parameters, with 32 it has 8 million::
 
     maps -> 64 ------------------------------> 64 -> maps
              -> 128 ----------------> 128 ->

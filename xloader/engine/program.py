@@ -50,7 +50,7 @@ _PIECE_SIZE: Final = 1 << 16
 """Number of members that are counted in one call."""
 
 _FIRST_ROWS: Final = 256
-"""Rows of the second segment, which is made while the first batch is read. That is the first one."""
+"""Rows of the second segment, made while the first batch is read, which is the first segment."""
 
 Kept = Mapping[tuple[int, int], int]
 """Blocks in memory from earlier runs: the address of each, by group and block."""

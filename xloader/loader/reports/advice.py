@@ -2,7 +2,8 @@
 
 The rules, in the order in which they apply: bottleneck and condition, then the advice::
 
-    unclear                    the epoch is too short to tell, or nothing keeps the threads busy
+    unclear                    the epoch is too short to tell, others use the cores, or nothing
+                               keeps the threads busy
     consumer                   how fast the loader could be
     fetch, many retries        the store fails
     fetch, decode              chunks are read several times: more memory
@@ -54,6 +55,12 @@ def advise(effort: EpochEffort) -> str:
     stage = effort.bottleneck
     if not effort.seconds or not effort.delivered_nbytes:
         return "Nothing has been delivered yet."
+    if stage == "unclear" and effort.is_disturbed and not too_short(effort.seconds):
+        share = f"{effort.core_wait_share:.0%} of their time at work"
+        return (
+            f"Hard to tell: threads waited {share} for a core, while this process had cores left. "
+            "Other programs seem to use them."
+        )
     if stage == "unclear":
         return too_short(effort.seconds) or (
             f"Hard to tell: {effort.awaited_threads:.1f} of {effort.num_threads} threads worked "

@@ -60,6 +60,9 @@ _HOLDER_CORES = 0.5
 """Cores that the process uses. If it uses fewer, there is no thread that computes with the lock
 most of the time: something else is waited for, such as memory that was swapped out."""
 
+_TAKEN_SHARE = 0.3
+"""Share of their time at work for which threads wait for a core that others take."""
+
 _FEW_CORES = 0.9
 """Share of the cores. A process that uses more has none left for more threads, and may wait for
 cores where the system does not count that, or on other threads than those counted here."""
@@ -146,6 +149,17 @@ class EpochEffort:
         return self._busy_cores <= _FEW_CORES * self.num_cores
 
     @property
+    def core_wait_share(self) -> float:
+        """Share of the threads' time at work in which they waited for a core."""
+        seconds = sum(time.seconds for time in self.tally.work.values())
+        return self.core_wait_seconds / max(seconds, 1e-9)
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether threads wait for cores that this process does not use: others do."""
+        return self.has_free_cores and self.core_wait_share >= _TAKEN_SHARE
+
+    @property
     def _busy_cores(self) -> float:
         return self.cpu_seconds / self.seconds if self.seconds else 0.0
 
@@ -169,6 +183,8 @@ class EpochEffort:
         is_waited_for = self.seconds * (1 - self.wait_share) <= self.least_seconds
         if not self.seconds or self.wait_share < _LITTLE_WAITING or not is_waited_for:
             return "consumer"
+        if self.is_disturbed:
+            return "unclear"
         if self.is_ahead and self.awaited_threads < _BUSY_SHARE * self.num_threads:
             return "fetch"
         if self.is_locked and self.awaited_threads >= _RIVALS:

@@ -92,11 +92,11 @@ class Report(Figures):
         With ``device``, why the system refused to pin the memory of batches; empty if it did not.
     bottleneck : str
         What limits the speed: ``"consumer"``, ``"fetch"``, ``"decode"``, ``"gather"``,
-        ``"transform"`` or ``"lock"``; ``"unclear"`` if the epoch took less than a second, or less
-        than 60 % of the threads were at work while the consumer waited, for no known reason. It is
-        the consumer if that waits for less than a tenth of the time, or is busy for longer than
-        ``least_seconds``. It is Python's lock if two threads or more wait for it for 30 % of their
-        time at work, and cores are free.
+        ``"transform"`` or ``"lock"``. ``"unclear"`` if the epoch took less than a second, if
+        threads waited for cores that other programs took, or if less than 60 % of the threads were
+        at work while the consumer waited, for no known reason. It is the consumer if that waits for
+        less than a tenth of the time, or is busy for longer than ``least_seconds``. It is Python's
+        lock if two threads or more wait for it for 30 % of their time at work, and cores are free.
     advice : str
         The bottleneck in words, and what would help.
     """
@@ -251,7 +251,8 @@ class Report(Figures):
             f"{show_count(self.num_requests, 'request')}, {self.requests_per_second:,.0f} a second"
         )
         seconds = max(self.seconds, 1e-9)
-        delivered, waited = show_nbytes(self.delivered_nbytes), f"{self.wait_seconds:.2f}"
+        delivered, waited = show_nbytes(self.delivered_nbytes), f"{self.wait_seconds:.2f} s"
+        share = f"the loader's share of a step is {self.wait_seconds / seconds:.1%}"
         compared = set() if self._expected is None else set(_COMPARED_ROWS)
         if self.num_samples and not self.num_reads:
             # The row says why nothing was read.
@@ -260,7 +261,7 @@ class Report(Figures):
             *(row for row in super()._rows() if row[0] not in compared),
             ("delivered", f"{delivered} in {self.seconds:.2f} s, {self._speed(seconds)}"),
             ("decoded", f"{decoded}; {requests}"),
-            ("waited", f"{waited} s, {self.wait_seconds / seconds:.0%} of the time"),
+            ("waited", f"{waited}: {share}"),
             ("threads", self._busy()),
             ("cores", f"{self.cores_busy:.1f} of {self.num_cores} busy, training included"),
         ]
