@@ -451,7 +451,7 @@ def test_a_folder_of_something_else_is_left_alone(
             xloader.dask.run(gather, samples, path=tmp_path, overwrite=overwrite, **OPTIONS)
     assert (tmp_path / "s.zarr").exists()
     (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "job.partial").touch()
+    (tmp_path / "job" / "job-0123abcd.partial").touch()
     assert len(xloader.dask.run(gather, samples, path=tmp_path / "job", **OPTIONS)) == 2
 
 

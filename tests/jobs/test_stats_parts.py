@@ -462,3 +462,22 @@ def test_what_appears_at_the_path_meanwhile_is_left_alone(
     with pytest.raises(TargetError, match="something else"):
         samples.stats(path=path)
     assert (path / "thesis.tex").exists()
+
+
+def test_a_form_that_is_no_text_is_refused_and_begun_anew(tmp_path: Path) -> None:
+    ds = xr.Dataset({"t": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+    samples = xloader.open(ds.chunk({"time": 2})).window(time=1)
+    path = tmp_path / "s.nc"
+    samples.stats(path=path, part=(0, 2))
+    (form,) = (tmp_path / "s.nc.parts").rglob("stats.json")
+    form.write_bytes(b"\xff\xfe{")
+    with pytest.raises(StateError, match="holds no partial"):
+        samples.stats(path=path)
+    assert samples.stats(path=path, overwrite=True).sizes
+
+
+def test_finished_statistics_have_no_parts_to_merge_anew(tmp_path: Path) -> None:
+    ds = xr.Dataset({"t": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+    xloader.open(ds.chunk({"time": 2})).window(time=1).stats(path=tmp_path / "s.nc")
+    with pytest.raises(SourceNotFoundError):
+        xloader.merge(tmp_path / "s.nc", overwrite=True)

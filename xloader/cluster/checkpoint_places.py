@@ -309,9 +309,8 @@ def _read_job(folder: Path) -> dict[str, Any] | None:
     """The job that lies in a folder; None if nothing is there yet."""
     if not folder.exists():
         return None
-    # A client that is killed while it begins a job leaves this file alone.
-    partial = (folder / _JOB_FILE).with_suffix(".partial")
-    if folder.is_dir() and not set(folder.iterdir()) - {partial}:
+    # A client that is killed while it begins a job leaves such a file alone.
+    if folder.is_dir() and all(path.suffix == ".partial" for path in folder.iterdir()):
         return None
     try:
         job: dict[str, Any] = json.loads((folder / _JOB_FILE).read_bytes())

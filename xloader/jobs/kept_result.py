@@ -167,7 +167,7 @@ class KeptResult(Generic[JobFormT]):
             raise OptionError(
                 f"the path of {form_type.noun} is not a local path {kind}",
                 given=repr(path),
-                remedy=f"pass {' or '.join(examples)}, or leave it out and write the result",
+                remedy=f"pass {' or '.join(examples)}, and copy the result from there",
             )
         return cls(target, form_type)
 
@@ -333,9 +333,9 @@ class JobParts(Generic[JobFormT]):
         self._token = uuid.uuid4().hex[:8]
         self._num_files = 0
         with writing(kept.folder):
-            text = kept.form_path.read_text("utf-8")
+            stored = kept.form_path.read_bytes()
         try:
-            self.form = form_type.read(text, kept.form_path.with_name(_LABELS))
+            self.form = form_type.read(stored.decode(), kept.form_path.with_name(_LABELS))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise form_type.refusal(
                 f"{kept.folder} holds no partial {form_type.noun} that this version of xloader "

@@ -286,7 +286,7 @@ def merge_files(
     if target is None or target.suffix not in form_type.suffixes:
         return None
     kept = KeptResult(target, form_type)
-    if not kept.has_begun() and form_type.stored(target) is None:
+    if not kept.has_begun() and (overwrite or form_type.stored(target) is None):
         return None
     merge = partial(write_merged, kept, overwrite=overwrite)
     finished, merged = kept.finished_or(None, merge, overwrite=overwrite)

@@ -1,9 +1,10 @@
 """A job over chunks: each is read once, and what is made of them is merged in a fixed order.
 
-A new job has a class of what it makes of chunks (`Mergeable`), the form of its result (`TreeForm`),
-and the work on each variable (`SweptVariable`). `SweptRun` does the rest: it reads on threads of
-this process (`ThreadSweep`), or cuts the pieces into units, of which each task on a cluster sweeps
-one (`ClusterSweep`); writes what is done every few seconds; and goes on with that after a kill.
+A new job has a class of what it makes of chunks (with `merge`, `nbytes`, `to_bytes` and
+`from_bytes`), the form of its result (`TreeForm`), and the work on each variable (`SweptVariable`).
+`SweptRun` does the rest: it reads on threads of this process (`ThreadSweep`), or cuts the pieces
+into units, of which each task on a cluster sweeps one (`ClusterSweep`); writes what is done every
+few seconds; and goes on with that after a kill.
 """
 
 from __future__ import annotations
@@ -565,7 +566,7 @@ class SweptRun:
         self._memory_nbytes = parse_nbytes(self.memory)
         is_shown(self.progress)
         # Wrong options of the job are refused before workers are looked for.
-        assert self.job.jobs
+        _ = self.job.jobs
         if self.part is None:
             self._tasks = find_cluster(self.client, self.job)
             return

@@ -133,8 +133,9 @@ def cache_file(
     """
     if cache is False:
         return None
-    usual = default_cache_dir() / f"{kind.removesuffix('s')}s"
-    folder = usual if cache is None else path_here(cache)
+    folder = path_here(
+        default_cache_dir() / f"{kind.removesuffix('s')}s" if cache is None else cache
+    )
     if folder is None:
         raise OptionError(
             "cache is not a folder",
