@@ -374,3 +374,14 @@ def test_ranks_on_unequal_machines_take_what_the_smallest_allows(tmp_path: Path)
     assert memory == other_memory == [8 << 20, 4 << 20]
     for ids, other_ids in zip(first, second, strict=True):
         assert sorted(ids + other_ids) == list(range(4096))
+
+
+def test_a_loader_that_cannot_be_made_takes_no_share() -> None:
+    samples = xloader.open(xr.Dataset({"t": (("time", "x"), np.zeros((40, 8)))})).window(time=1)
+    with pytest.raises(OptionError) as kept:
+        samples.loader(batch_size=2000, steps=3, output="numpy")
+    with samples.loader(batch_size=4, output="numpy") as loader:
+        assert str(loader.options.memory) == "1/2"
+        with samples.loader(batch_size=8, output="numpy") as other:
+            assert str(other.options.memory) == "1/4"
+    assert kept.value

@@ -18,7 +18,7 @@ from xloader.loader.batches.row_list import Rows
 from xloader.loader.ranks.cursor import Position, RepeatWatch
 from xloader.loader.ranks.memory_share import take_share
 from xloader.loader.ranks.rank_plan import RankPlan
-from xloader.loader.ranks.rank_resolver import RankResolver, memory_limit
+from xloader.loader.ranks.rank_resolver import RankResolver, memory_limit, process_group
 from xloader.loader.ranks.state import another_option, read_state, save
 from xloader.planning.explain import Explanation
 from xloader.tensors.collate import collate
@@ -245,6 +245,9 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self._cursor = SharedCursor(shuffle)
         # Plan now, so that options that cannot be planned are an error here.
         self._resolvers = {1: RankResolver(samples.recipe, self._options)}
+        if process_group() is not None:
+            # Forked workers cannot ask the other ranks.
+            memory_limit(self._options, resolve_world(world))
         self._worker: Worker | None = None
         # Made before workers are, so that their batches refer to the samples of this process.
         _ = samples.recipe.token

@@ -38,8 +38,7 @@ class MapDataset(Dataset[Any]):
         The samples to read.
     memory : int or str, optional
         Bytes that all workers of a rank may use together, under samplers other than
-        :class:`ChunkSampler`. By default half of this rank's part of the machine's memory, down to
-        a power of two.
+        :class:`ChunkSampler`. By default a quarter of this rank's part of the machine's memory.
     transform : callable, optional
         Called with the first field of a sample, an array; its result replaces the field.
     target_transform : callable, optional
@@ -83,7 +82,11 @@ class MapDataset(Dataset[Any]):
         self.samples = samples
         self._options = with_memory(
             LoaderOptions(
-                memory=memory, output="numpy", threads=threads, on_nan=check_on_nan(on_nan)
+                # One for training and one for validation take half together.
+                memory="25%" if memory is None else memory,
+                output="numpy",
+                threads=threads,
+                on_nan=check_on_nan(on_nan),
             )
         )
         self._transforms = ItemTransforms(transform, target_transform, transforms)

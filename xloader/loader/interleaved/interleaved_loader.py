@@ -39,6 +39,7 @@ from xloader.loader.loader import Loader
 from xloader.loader.planned_loader import PlannedLoader
 from xloader.loader.progress import Progress
 from xloader.loader.ranks.cursor import Position
+from xloader.loader.ranks.memory_share import hold_share
 from xloader.loader.ranks.rank_resolver import memory_limit, require_common, try_early
 from xloader.loader.ranks.state import (
     VERSION,
@@ -153,6 +154,7 @@ class InterleavedLoader(Loader):
         # As for a loader of one set: errors come at once, unless a later rank may resolve them.
         self._limit: MemoryLimit | None = None
         self._made = try_early(self.options, self._make)
+        hold_share(self.options)
 
     def __len__(self) -> int:
         """Number of batches of an epoch on this rank."""

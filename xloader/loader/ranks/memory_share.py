@@ -45,8 +45,14 @@ def take_share(options: LoaderOptions, recipes: Sequence[Recipe]) -> LoaderOptio
         parts *= 2
     share = MemoryShare(f"1/{parts}")
     share.maker = maker
-    _taken[id(share)] = share
     return replace(options, memory=share)
+
+
+def hold_share(options: LoaderOptions) -> None:
+    """Keep other loaders from these options' share, once it is known that they can be planned."""
+    share = options.memory
+    if isinstance(share, MemoryShare) and share.maker is not None:
+        _taken[id(share)] = share
 
 
 def give_back(options: LoaderOptions) -> None:

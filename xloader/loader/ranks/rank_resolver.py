@@ -22,6 +22,7 @@ from xloader.core.options import LoaderOptions
 from xloader.core.ranks import World, find_world, resolve_world
 from xloader.errors import OptionError, RanksError, StateError
 from xloader.loader.ranks.cursor import Position
+from xloader.loader.ranks.memory_share import hold_share
 from xloader.loader.ranks.rank_plan import RankPlan
 from xloader.loader.ranks.state import read_state, save
 from xloader.planning.explain import Explanation
@@ -72,6 +73,7 @@ class RankResolver:
         self._number: int | None = None
         self._num_loads = 0
         self._planned = try_early(options, self._make)
+        hold_share(options)
 
     @property
     def planned(self) -> RankPlan | None:
@@ -217,6 +219,12 @@ def process_group() -> Any:
     return distributed.distributed_c10d._get_default_store()
 
 
+def _is_worker() -> bool:
+    """Whether this process is a worker of a ``DataLoader``: a forked one inherits the group."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
+
+
 def memory_limit(options: LoaderOptions, world: World, *, waits: bool = True) -> MemoryLimit | None:
     """The limit of which the memory is a share; None if the options say the bytes.
 
@@ -232,6 +240,12 @@ def memory_limit(options: LoaderOptions, world: World, *, waits: bool = True) ->
     limit = find_memory_limit(num_processes)
     if world.world_size == 1 or store is None or options.world is not None:
         return limit
+    if _is_worker():
+        raise RanksError(
+            "a worker cannot ask the other ranks how much memory they have",
+            given="a dataset without memory=, made before the process group was initialised",
+            remedy="make it after torch.distributed is initialised, or pass memory= in bytes",
+        )
     keys = [f"xloader/memory/{rank}" for rank in range(world.world_size)]
     try:
         store.set(keys[world.rank], json.dumps(asdict(limit)))

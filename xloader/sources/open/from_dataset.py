@@ -158,6 +158,7 @@ def _stored(
         name=name,
         dtype=None,
         on_missing=on_missing,
+        is_forkable=place.is_forkable,
     )
     return SelectedSource(base, {v: view.selected for v, view in views.items()}, dims)
 

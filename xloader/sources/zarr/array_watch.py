@@ -19,6 +19,7 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import ZipStore
 
+from xloader.errors import ForkError
 from xloader.sources import zarr_adapter
 from xloader.sources.arrays.catalog import DECODING_KEYS
 from xloader.sources.store_watch import (
@@ -126,6 +127,8 @@ class _ArrayWatch(Watch):
     def _compare(self, *, is_missed: bool) -> str:
         try:
             change = self._change_since(is_missed=is_missed)
+        except ForkError:
+            raise
         # The libraries of stores raise errors of their own, whose text may hold a signed URL.
         except Exception as error:
             secrets = self._opening.secrets
