@@ -24,7 +24,7 @@ def machine(monkeypatch: pytest.MonkeyPatch):
     def set_cores(num: int, num_parent: int | None = None, quota: float | None = None) -> None:
         known = {0: num, PARENT: num if num_parent is None else num_parent}
         monkeypatch.setattr(cores, "_affinity", lambda pid: set(range(known[pid])))
-        monkeypatch.setattr(cores, "read_cgroup_limits", lambda: CgroupLimits(quota, None))
+        monkeypatch.setattr(cores, "read_cgroup_limits", lambda *_: CgroupLimits(quota, None))
 
     return set_cores
 

@@ -154,8 +154,7 @@ def compare_plans(
             chosen = replace(given, memory=nbytes, plan=rules)
             try:
                 loader = _loader(recipe, chosen)
-                # The first epoch of a plan that holds everything mixes less than the others.
-                loader.set_epoch(1)
+                loader.set_epoch(loader.plan.typical_epoch)
                 cost = loader.explain()
             except MemoryBudgetError as error:
                 plans.append(ComparedPlan(nbytes, most, None, error.minimum_nbytes))
