@@ -220,7 +220,8 @@ def test_the_next_job_goes_on_with_the_next_batch(
     (tmp_path / CLOSED).touch()
     with job(tmp_path) as (second,):
         # It hears the signal while it waits for a batch, and a transform makes that one.
-        wait_for_transforms(tmp_path, processes or 1)
+        # Up to the first batch, chunks of others may not be read.
+        wait_for_transforms(tmp_path)
         second.send(number)
         (tmp_path / CLOSED).unlink()
         assert second.end() == AGAIN
@@ -231,10 +232,10 @@ def test_the_next_job_goes_on_with_the_next_batch(
     assert_same_training(first.ids + second.ids + last.ids, tmp_path, undisturbed)
 
 
-def wait_for_transforms(folder: Path, num_processes: int) -> None:
-    """Wait until a transform runs in so many processes."""
+def wait_for_transforms(folder: Path) -> None:
+    """Wait until a transform runs."""
     end = time.monotonic() + GUARD
-    while len(list(folder.glob(f"{ASLEEP}*"))) < num_processes:
+    while not list(folder.glob(f"{ASLEEP}*")):
         assert time.monotonic() < end
         time.sleep(0.01)
 
