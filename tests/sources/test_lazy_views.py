@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import xarray as xr
 import zarr
 from xarray.core.indexing import ExplicitlyIndexed
+from zarr.storage import LocalStore, ZipStore
 
 import xloader
 from tests.sources import kinds
@@ -329,8 +331,14 @@ def test_absent_and_damaged_chunks_are_told_as_of_any_store():
         kinds.read_into(damaged, "t", (0, 0, 0), (slice(None),) * 3, np.empty((4, 3, 5), "f4"))
 
 
-def test_a_fork_is_refused(monkeypatch: pytest.MonkeyPatch):
-    source = open_source(opened(make_store(make_dataset()), "lazy"))
+def test_a_fork_is_refused_where_the_store_does_not_survive_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    make_dataset().to_zarr(tmp_path / "a", consolidated=False)
+    shutil.make_archive(str(tmp_path / "a"), "zip", tmp_path / "a")
+    stores = LocalStore(tmp_path / "a", read_only=True), ZipStore(tmp_path / "a.zip", mode="r")
+    files, archive = (open_source(opened(store, "lazy")) for store in stores)
     monkeypatch.setattr("os.getpid", lambda: -1)
+    kinds.read_into(files, "t", (0, 0, 0), (slice(0, 1),) * 3, np.empty((1, 1, 1), "f4"))
     with pytest.raises(ForkError):
-        kinds.read_into(source, "t", (0, 0, 0), (slice(None),) * 3, np.empty((4, 3, 5), "f4"))
+        kinds.read_into(archive, "t", (0, 0, 0), (slice(0, 1),) * 3, np.empty((1, 1, 1), "f4"))

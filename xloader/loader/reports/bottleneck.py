@@ -156,8 +156,9 @@ class EpochEffort:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether threads wait for cores that this process does not use: others do."""
-        return self.has_free_cores and self.core_wait_share >= _TAKEN_SHARE
+        """Whether threads that compute wait for cores that this process does not use: others do."""
+        is_computing = self.busiest_stage in ("decode", "gather")
+        return is_computing and self.has_free_cores and self.core_wait_share >= _TAKEN_SHARE
 
     @property
     def _busy_cores(self) -> float:
@@ -183,15 +184,13 @@ class EpochEffort:
         is_waited_for = self.seconds * (1 - self.wait_share) <= self.least_seconds
         if not self.seconds or self.wait_share < _LITTLE_WAITING or not is_waited_for:
             return "consumer"
-        if self.is_disturbed:
-            return "unclear"
         if self.is_ahead and self.awaited_threads < _BUSY_SHARE * self.num_threads:
             return "fetch"
         if self.is_locked and self.awaited_threads >= _RIVALS:
             return "lock"
         stage = self.busiest_stage
         is_idle = self.awaited_threads < _IDLE_SHARE * self.num_threads
-        return "unclear" if is_idle and stage != "fetch" else stage
+        return "unclear" if self.is_disturbed or (is_idle and stage != "fetch") else stage
 
     @property
     def busiest_stage(self) -> str:
