@@ -31,7 +31,13 @@ BATCH_SIZE: Final = 16
 TRAINED: Final = Layout(
     "steps1",
     "time-chunked, window 1",
-    StoreSpec("steps", (16, LATS, LONS), num_steps=NUM_STEPS * BATCH_SIZE),
+    StoreSpec(
+        "small-steps",
+        (16, LATS // 2, LONS // 2),
+        num_steps=NUM_STEPS * BATCH_SIZE,
+        lats=LATS // 2,
+        lons=LONS // 2,
+    ),
     {"time": 1},
 )
 
