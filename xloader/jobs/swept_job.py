@@ -215,7 +215,7 @@ class SweptJob:
 
 
 def _variables(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> list[str]:
-    """The variables whose statistics are made, in the order of the store."""
+    """The variables that samples need, or all that hold numbers, in the order of the store."""
     if recipe.windows is None:
         taken = {name for name in recipe.variables if recipe.variable(name).dtype.kind in "biuf"}
     else:
