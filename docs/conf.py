@@ -27,6 +27,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
     "sphinx_design",
 ]
 exclude_patterns = [
@@ -82,6 +83,7 @@ html_theme_options = {
     "navigation_depth": 2,
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc"],
+    "search_as_you_type": True,
     "show_prev_next": True,
     "show_toc_level": 2,
 }

@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 import xloader
 from xloader.demo.task import make_task
 from xloader.demo.training import make_net
-from xloader.demo.waves import VARIABLE_ATTRS
+from xloader.testing.waves import VARIABLE_ATTRS
 
 if TYPE_CHECKING:
     from xloader.loader.batches.batch import Batch

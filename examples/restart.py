@@ -23,7 +23,7 @@ import click
 
 from examples.ranked import STEPS_LOG
 from xloader.core.messages import require_libraries
-from xloader.demo.waves import WaveSpec, ensure_store
+from xloader.testing.waves import WaveSpec, ensure_store, store_path
 from xloader.errors import XloaderError
 from xloader.jobs.valid.cache_files import default_cache_dir
 
@@ -90,7 +90,8 @@ class Comparison:
 
 def compare(folder: Path, spec: WaveSpec, *, epochs: int, every: int, kill_at: int) -> Comparison:
     """Train undisturbed on two ranks, then again with a kill and a restart on one rank."""
-    store = ensure_store(default_cache_dir(), spec)
+    store = store_path(default_cache_dir(), spec)
+    ensure_store(store, spec)
     whole, cut = folder / "whole", folder / "cut"
     for part in (whole, cut):
         shutil.rmtree(part, ignore_errors=True)

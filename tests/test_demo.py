@@ -11,9 +11,9 @@ import zarr
 
 from tests.cli.json_shapes import SHAPES, check
 from xloader.cli.endings import to_json
-from xloader.demo import waves as demo_store
+from xloader.testing import waves as demo_store
 from xloader.demo.task import is_periodic, make_task
-from xloader.demo.waves import VARIABLE_ATTRS, WaveSpec, ensure_store, make_waves, store_path
+from xloader.testing.waves import VARIABLE_ATTRS, WaveSpec, ensure_store, make_waves, store_path
 from xloader.errors import (
     EmptySamplesError,
     OptionError,
@@ -61,7 +61,8 @@ def test_wind_blows_along_the_height_lines():
 
 
 def test_store_holds_the_waves_in_chunks_of_whole_maps_and_is_made_once(tmp_path, monkeypatch):
-    path = ensure_store(tmp_path, SMALL)
+    path = tmp_path / "waves.zarr"
+    ensure_store(path, SMALL)
     group = zarr.open_group(path, mode="r")
     assert group.metadata.zarr_format == 3
     for name in VARIABLE_ATTRS:
@@ -71,7 +72,7 @@ def test_store_holds_the_waves_in_chunks_of_whole_maps_and_is_made_once(tmp_path
         assert dataset["time"].values[4] == np.datetime64("2000-01-02T00:00")
         assert dataset["t2m"].attrs["units"] == "K"
     monkeypatch.setattr(demo_store, "make_waves", pytest.fail)
-    assert ensure_store(tmp_path, SMALL) == path
+    ensure_store(path, SMALL)
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -81,19 +82,21 @@ def test_a_run_cut_short_leaves_no_store(tmp_path, monkeypatch):
 
     monkeypatch.setattr(xr.Dataset, "to_zarr", stop)
     with pytest.raises(KeyboardInterrupt):
-        ensure_store(tmp_path, SMALL)
+        ensure_store(tmp_path / "waves.zarr", SMALL)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_two_runs_at_once_end_with_one_store(tmp_path, monkeypatch):
+    path = tmp_path / "waves.zarr"
+
     def make_beside_another(spec):
         monkeypatch.setattr(demo_store, "make_waves", make_waves)
-        ensure_store(tmp_path, spec)
+        ensure_store(path, spec)
         return make_waves(spec)
 
     monkeypatch.setattr(demo_store, "make_waves", make_beside_another)
-    assert ensure_store(tmp_path, SMALL) == store_path(tmp_path, SMALL)
-    assert list(tmp_path.iterdir()) == [store_path(tmp_path, SMALL)]
+    ensure_store(path, SMALL)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_cache_follows_the_environment(monkeypatch, tmp_path):

@@ -15,7 +15,7 @@ from benchmarks.learning.cases import Case, make_blocks, make_waves  # noqa: E40
 from benchmarks.learning.orders import FULL, WAYS, Way, draw_orders  # noqa: E402
 from benchmarks.learning.runs import Run  # noqa: E402
 from benchmarks.learning.table import draw, format_rows, make_rows  # noqa: E402
-from xloader.demo.waves import WaveSpec  # noqa: E402
+from xloader.testing.waves import WaveSpec  # noqa: E402
 
 SPEC = WaveSpec(num_steps=128, num_lats=5, num_lons=8, chunk_steps=8)
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.XloaderWarning")

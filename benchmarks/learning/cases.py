@@ -18,7 +18,7 @@ from benchmarks.learning.orders import Tiled
 from benchmarks.learning.training import Maps
 from xloader.demo.task import ForecastTask, make_task
 from xloader.demo.training import ForecastNet, make_net
-from xloader.demo.waves import VARIABLE_ATTRS, WaveSpec, ensure_store
+from xloader.testing.waves import VARIABLE_ATTRS, WaveSpec, ensure_store, store_path
 
 WAVES: Final = WaveSpec(num_steps=1792, num_lats=19, num_lons=36, chunk_steps=16)
 _CHUNK_STEPS: Final = 12
@@ -54,7 +54,8 @@ class Case:
 
 def make_waves(folder: Path, spec: WaveSpec = WAVES) -> Case:
     """The demo's data, task and network, on a coarse grid. Windows reach into the next tile."""
-    path = str(ensure_store(folder, spec))
+    path = str(store_path(folder, spec))
+    ensure_store(Path(path), spec)
     task = make_task(path, variables=tuple(VARIABLE_ATTRS))
     training, validation = task.training, task.held_out
     weights = torch.from_numpy(task.weights)

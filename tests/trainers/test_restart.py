@@ -11,7 +11,7 @@ import pytest
 from examples import restart
 from examples.restart import Comparison, LoggedStep, compare
 from tests.trainers.ranks import ROOT, run_script
-from xloader.demo.waves import WaveSpec
+from xloader.testing.waves import WaveSpec
 from xloader.errors import XloaderError
 
 SPEC = WaveSpec(num_steps=100, num_lats=9, num_lons=16)

@@ -24,7 +24,7 @@ from xloader.demo.training import (
     score,
     train,
 )
-from xloader.demo.waves import VARIABLE_ATTRS, WaveSpec, ensure_store, store_path
+from xloader.testing.waves import VARIABLE_ATTRS, WaveSpec, ensure_store, store_path
 from xloader.jobs.valid.cache_files import default_cache_dir
 from xloader.recipe.label_steps import show_label
 from xloader.show.canvas import new_picture
@@ -102,7 +102,8 @@ def _own_store(cache: Path, spec: WaveSpec) -> str:
     path = store_path(cache, spec)
     if not path.is_dir():
         print(f"Making a store of waves: {path}", flush=True)
-    return str(ensure_store(cache, spec))
+    ensure_store(path, spec)
+    return str(path)
 
 
 def _climatology(task: ForecastTask) -> str:

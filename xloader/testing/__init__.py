@@ -24,6 +24,7 @@ from xloader.testing.stores import (
     is_chunk_key,
     truncate,
 )
+from xloader.testing.waves import tutorial_store
 
 __all__ = [
     "CountingStore",
@@ -36,5 +37,6 @@ __all__ = [
     "pretend_codec",
     "pretend_disk",
     "truncate",
+    "tutorial_store",
     "write_store",
 ]
