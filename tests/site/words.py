@@ -45,4 +45,4 @@ if __name__ == "__main__":
     budgets = BUDGETS["users"] | BUDGETS["about"]
     asked = sys.argv[1:] or [name for name in pages() if not is_of_a_name(name)]
     for name in asked:
-        print(f"{count_words(name):6} of {budgets.get(name, 0):5}  {name}")
+        sys.stdout.write(f"{count_words(name):6} of {budgets.get(name, 0):5}  {name}\n")
