@@ -247,8 +247,8 @@ def tutorial_store(path: str | os.PathLike[str] = "weather.zarr") -> str:
     """Make the Zarr store of the documentation's examples, if it is not there yet.
 
     It holds a year of synthetic weather every six hours, of moving waves on a sphere: ``z500``,
-    ``t2m``, ``u10`` and ``v10``, float32 of shape (time: 1464, lat: 37, lon: 72), in 92 chunks of 16
-    whole maps each, 62 MB before compression.
+    ``t2m``, ``u10`` and ``v10``, float32 of shape (time: 1464, lat: 37, lon: 72), each in 92 chunks
+    of 16 whole maps, 62 MB before compression.
 
     Parameters
     ----------
