@@ -30,7 +30,6 @@ extensions = [
 exclude_patterns = [
     "_build",
     "_extensions",
-    "generated",
     "jupyter_execute",
     "**/.ipynb_checkpoints",
 ]

@@ -86,32 +86,30 @@ def field_rows(kind: type) -> Iterator[tuple[str, str]]:
                         yield label + f" : {type_}" * bool(type_), inspect.cleandoc(text)
 
 
-def member_rows(fullname: str, pages: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield the members of a class that are not shown in full, with the first line of each."""
-    kind = resolve(fullname)
-    name = fullname.removeprefix("xloader.")
-    if kind.__name__ in MADE_BY_XLOADER:
-        yield from field_rows(kind)
-    hidden = {*IN_FULL.get(name, ()), *INTERNAL.get(name, ())}
-    methods = []
+def members_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the public members that classes of xloader give a class, but for xarray's methods."""
     for key in dir(kind):
         home = next(base for base in kind.__mro__ if key in vars(base))
-        member = inspect.getattr_static(kind, key)
-        if (
-            key[0] == "_"
-            or key in hidden
-            or not home.__module__.startswith("xloader.")
-            or home.__name__ == "RecordedMethods"
-        ):
+        is_ours = home.__module__.startswith("xloader.") and home.__name__ != "RecordedMethods"
+        if key[0] != "_" and is_ours and key not in INTERNAL.get(kind.__name__, ()):
+            yield key, inspect.getattr_static(kind, key)
+
+
+def member_rows(fullname: str, pages: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a class, and the members that are shown nowhere in full."""
+    kind = resolve(fullname)
+    if kind.__name__ in MADE_BY_XLOADER:
+        yield from field_rows(kind)
+    shown = {f"{fullname}.{name}" for name in IN_FULL.get(fullname.removeprefix("xloader."), ())}
+    methods = []
+    for key, member in members_of(kind):
+        if f"{fullname}.{key}" in shown | pages:
             continue
         if isinstance(member, property) or hasattr(member, "attrname"):
             yield f"``{key}``", first_line(member)
         elif inspect.isroutine(member) or isinstance(member, classmethod | staticmethod):
-            page = f"{fullname}.{key}"
-            link = (
-                f":meth:`{key}() <{page}>`" if page in pages else f"``{key}{call_of(kind, key)}``"
-            )
-            methods.append((link, first_line(safe_getattr(kind, key))))
+            call = f"``{key}{call_of(kind, key)}``"
+            methods.append((call, first_line(safe_getattr(kind, key))))
     yield from methods
 
 
@@ -180,13 +178,14 @@ def fill_pages(app: Sphinx, config: Config) -> None:
     pages = {}
     for name in names:
         value, rows = resolve(name), []
-        if isinstance(value, type):
+        if inspect.isclass(value):
             rows = [*member_rows(name, {*names})]
         elif inspect.ismodule(value):
             rows = function_rows(name)
         pages[name] = {
             "summary": summary_of(name),
             "full": IN_FULL.get(name.removeprefix("xloader."), ()),
+            "methods": [other for other in names if other.startswith(f"{name}.")],
             "rows": [(label, text.splitlines() or [""]) for label, text in rows],
         }
     config.autosummary_context = {"pages": pages}
