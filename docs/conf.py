@@ -7,12 +7,9 @@ import shutil
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Any
 
 from sphinx.application import Sphinx
 from sphinx.domains.python import PyObject
-
-import xloader.xbatcher
 
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
@@ -22,18 +19,17 @@ version = release = installed_version("xloader")
 
 extensions = [
     "command_options",
+    "reference_names",
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
 ]
 exclude_patterns = [
     "_build",
     "_extensions",
-    "generated",
     "jupyter_execute",
     "**/.ipynb_checkpoints",
 ]
@@ -43,11 +39,11 @@ myst_heading_anchors = 3
 nb_execution_mode = "off"
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
-# The tables link to entries on these pages; no page is generated for each name.
-autosummary_generate = False
+# The tables of the reference make a page of each of their names.
+autosummary_generate = True
+templates_path = ["_templates"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-autodoc_default_options = {"show-inheritance": True}
 napoleon_google_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
@@ -88,49 +84,6 @@ html_theme_options = {
     "show_toc_level": 2,
 }
 
-MADE_BY_XLOADER = {
-    "Advice",
-    "BatchVariance",
-    "ChunkProposal",
-    "ClassSamples",
-    "ComparedPlan",
-    "Coverage",
-    "Diagnosis",
-    "Explanation",
-    "Figures",
-    "Finding",
-    "InspectedLabels",
-    "InspectedVariable",
-    "Interleaved",
-    "Loader",
-    "Materialized",
-    "MaterializedVariable",
-    "MethodWindows",
-    "Mosaic",
-    "MosaicSummary",
-    "NanCount",
-    "PartialStats",
-    "PlanComparison",
-    "Report",
-    "Rng",
-    "Rollout",
-    "SampleMask",
-    "Samples",
-    "SetShare",
-    "Split",
-    "StoreInspection",
-    "VariableFigures",
-    "VariableVariance",
-}
-"""Classes that users do not call: how they are made is no part of the reference."""
-
-
-def hide_signature(
-    _app: Sphinx, what: str, name: str, _value: Any, _options: Any, *_signature: Any
-) -> tuple[str, None] | None:
-    """Show a class of results by its name alone, without its many fields."""
-    return ("", None) if what == "class" and name.rpartition(".")[2] in MADE_BY_XLOADER else None
-
 
 def copy_notebooks(_app: Sphinx) -> None:
     """Put the notebooks beside their list, as pages of the site."""
@@ -141,11 +94,7 @@ def copy_notebooks(_app: Sphinx) -> None:
 
 def setup(app: Sphinx) -> None:
     app.connect("builder-inited", copy_notebooks)
-    app.connect("autodoc-process-signature", hide_signature)
     # Sphinx calls the attributes of a class its variables, which are something else in this field.
     for field in PyObject.doc_field_types:
         if field.name == "variable":
             field.label = "Attributes"
-    # Classes with another name than their own would be shown as aliases, without their text.
-    for name in ("IterableDataset", "MapDataset"):
-        getattr(xloader.xbatcher, name).__name__ = name

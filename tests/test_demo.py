@@ -11,9 +11,7 @@ import zarr
 
 from tests.cli.json_shapes import SHAPES, check
 from xloader.cli.endings import to_json
-from xloader.testing import waves as demo_store
 from xloader.demo.task import is_periodic, make_task
-from xloader.testing.waves import VARIABLE_ATTRS, WaveSpec, ensure_store, make_waves, store_path
 from xloader.errors import (
     EmptySamplesError,
     OptionError,
@@ -22,6 +20,8 @@ from xloader.errors import (
     UnsupportedDataError,
 )
 from xloader.jobs.valid.cache_files import default_cache_dir
+from xloader.testing import waves as demo_store
+from xloader.testing.waves import VARIABLE_ATTRS, WaveSpec, ensure_store, make_waves
 
 SMALL = WaveSpec(num_steps=40, num_lats=13, num_lons=24, chunk_steps=16, seed=3)
 

@@ -24,13 +24,13 @@ from xloader.demo.training import (
     score,
     train,
 )
-from xloader.testing.waves import VARIABLE_ATTRS, WaveSpec, ensure_store, store_path
 from xloader.jobs.valid.cache_files import default_cache_dir
 from xloader.recipe.label_steps import show_label
 from xloader.show.canvas import new_picture
 from xloader.show.json_values import values_by_name
 from xloader.show.map_plots import draw_map
 from xloader.show.plot_axes import axis_of
+from xloader.testing.waves import VARIABLE_ATTRS, WaveSpec, ensure_store, store_path
 
 # Less than half of the demo's own store, so that not all chunks fit and the plan matters.
 OWN_MEMORY = "128MiB"
