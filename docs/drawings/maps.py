@@ -36,8 +36,8 @@ def draw_mosaic(weather: xloader.Samples) -> Figure:
     )
     patches = patches.inputs("t2m").targets("t2m")
     figure = Figure(figsize=(8.4, 2.5), layout="constrained")
-    titles = {"crop": 'blend="crop"', "linear": 'blend="linear"'}
-    for axes, (blend, title) in zip(figure.subplots(1, 2, sharey=True), titles.items()):
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, blend in zip(panels, ("crop", "linear"), strict=True):
         with patches.mosaic(blend=blend) as out:
             values = patches[:].inputs
             # A model that errs by another constant in each window.
@@ -45,7 +45,7 @@ def draw_mosaic(weather: xloader.Samples) -> Figure:
             out.write(np.arange(len(values)), values + errors)
         field = out.dataset.t2m.isel(time=0)
         image = axes.pcolormesh(field.lon, field.lat, field, cmap="RdYlBu_r", rasterized=True)
-        axes.set(title=title, xticks=range(0, 360, 90), yticks=range(-60, 90, 30))
+        axes.set(title=f'blend="{blend}"', xticks=range(0, 360, 90), yticks=range(-60, 90, 30))
     figure.colorbar(image, ax=figure.axes, label="t2m (K)", shrink=0.9)
     return figure
 
@@ -59,7 +59,7 @@ def write_maps(folder: Path) -> None:
             with mpl.rc_context({**dict.fromkeys(SHARE, ink), "font.size": 9}):
                 for name, draw in {"batch": draw_batch, "mosaic": draw_mosaic}.items():
                     path = folder / f"{name}-{theme}.png"
-                    draw(weather).savefig(path, dpi=110, transparent=True, metadata={"Software": None})
+                    draw(weather).savefig(path, dpi=110, transparent=True)
 
 
 if __name__ == "__main__":
