@@ -10,17 +10,11 @@ import sys
 from pathlib import Path
 
 from canvas import THEMES
-from chunk_pictures import draw_chunks, draw_decodes, draw_orders
-from lane_pictures import draw_lanes, draw_restart
-from memory_pictures import draw_ends, draw_memory, draw_regions
-from order_pictures import draw_cohort, draw_cohorts, draw_pace, draw_runs
+from chunk_pictures import draw_chunks, draw_orders, draw_pace
+from lane_pictures import draw_restart
+from memory_pictures import draw_memory
 
-DRAWINGS = (
-    draw_chunks, draw_decodes, draw_orders,
-    draw_cohorts, draw_runs, draw_cohort, draw_pace,
-    draw_regions, draw_memory, draw_ends,
-    draw_lanes, draw_restart,
-)  # fmt: skip
+DRAWINGS = (draw_chunks, draw_orders, draw_pace, draw_memory, draw_restart)
 
 
 def write_drawings(folder: Path) -> None:
