@@ -10,18 +10,12 @@ import sys
 from pathlib import Path
 
 from canvas import THEMES
-from chunk_pictures import draw_chunks, draw_decodes, draw_orders
+from chunk_pictures import draw_chunks, draw_orders, draw_pace
 from guide_pictures import draw_gap, draw_patches, draw_split, draw_window
-from lane_pictures import draw_lanes, draw_restart
-from memory_pictures import draw_ends, draw_memory, draw_regions
-from order_pictures import draw_cohort, draw_cohorts, draw_pace, draw_runs
+from lane_pictures import draw_restart
+from memory_pictures import draw_memory
 
-CONCEPTS = (
-    draw_chunks, draw_decodes, draw_orders,
-    draw_cohorts, draw_runs, draw_cohort, draw_pace,
-    draw_regions, draw_memory, draw_ends,
-    draw_lanes, draw_restart,
-)  # fmt: skip
+CONCEPTS = (draw_chunks, draw_orders, draw_pace, draw_memory, draw_restart)
 GUIDES = (draw_window, draw_gap, draw_split, draw_patches)
 
 
