@@ -17,7 +17,11 @@ from xloader.testing import write_store
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = [page for folder in ("concepts", "guides") for page in sorted((DOCS / folder).glob("*.md"))]
-KEPT = [path for page in ("concepts", "guides") for path in (DOCS / "_static" / page).glob("*.svg")]
+PICTURES = [
+    path for page in ("concepts", "guides") for path in (DOCS / "_static" / page).glob("*-*.*g")
+]
+KEPT = [path for path in PICTURES if path.suffix == ".svg"]
+"""Pictures that are no drawings come from other scripts."""
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +62,9 @@ def test_every_drawing_is_shown_in_both_themes_and_described():
         pattern = r"```\{image\} (\S+)\n:class: only-(light|dark)\n:alt: (.+)\n```"
         for name, theme, words in re.findall(pattern, page.read_text("utf-8")):
             assert (page.parent / name).is_file()
-            assert name.endswith(f"-{theme}.svg")
+            assert Path(name).stem.endswith(f"-{theme}")
             shown[Path(name).name] = words
-    assert shown.keys() == {path.name for path in KEPT}
+    assert shown.keys() == {path.name for path in PICTURES}
     assert all(len(words) > 20 for words in shown.values())
 
 
