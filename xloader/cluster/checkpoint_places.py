@@ -412,9 +412,12 @@ def note_mosaic(mosaic: Any) -> None:
 
 
 def checkpoint() -> Checkpoint:
-    """The checkpoint of the rank that this function is called for, in `xloader.dask.run`.
+    """The checkpoint of the rank that this function is called for, in :func:`xloader.dask.run`.
 
-    Call it in the thread in which the function is called, and hand it on to others.
+    Call it in the thread in which the function is called. ``checkpoint.save(value)`` keeps the
+    position of the loader and a value, at most 1 MiB as a pickle without ``path``;
+    ``checkpoint.value`` is what was saved last, ``checkpoint.attempt`` how often the rank was taken
+    up before.
 
     Returns
     -------
@@ -424,7 +427,7 @@ def checkpoint() -> Checkpoint:
     Raises
     ------
     OptionError
-        If no rank of `xloader.dask.run` is at work in this thread.
+        If no rank of :func:`xloader.dask.run` is at work in this thread.
 
     Examples
     --------
