@@ -1,4 +1,4 @@
-"""The drawings of the concept pages are what their script makes today, and all are shown."""
+"""The drawings of the concept pages and the benchmarks are what their script makes today, and all are shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import xloader
 from xloader.testing import write_store
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = sorted((DOCS / "concepts").glob("*.md"))
+PAGES = [*sorted((DOCS / "concepts").glob("*.md")), DOCS / "benchmarks.md"]
 KEPT = DOCS / "_static" / "concepts"
 
 

@@ -1,6 +1,6 @@
-"""Make the drawings of the concept pages: `python docs/drawings`.
+"""Make the drawings of the concept pages and of the benchmarks: `python docs/drawings`.
 
-Each drawing shows what the library really plans for a small example, and is written twice, for
+Those of concepts show what the library really plans for a small example. Each is written twice, for
 light and for dark pages. `python docs/drawings FOLDER` writes them elsewhere.
 """
 
@@ -13,8 +13,9 @@ from canvas import THEMES
 from chunk_pictures import draw_chunks, draw_orders, draw_pace
 from lane_pictures import draw_restart
 from memory_pictures import draw_memory
+from speed_pictures import draw_speeds
 
-DRAWINGS = (draw_chunks, draw_orders, draw_pace, draw_memory, draw_restart)
+DRAWINGS = (draw_chunks, draw_orders, draw_pace, draw_memory, draw_restart, draw_speeds)
 
 
 def write_drawings(folder: Path) -> None:
