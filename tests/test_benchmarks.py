@@ -212,9 +212,8 @@ def test_memory_and_plan_are_held_to_what_is_allowed():
 
 
 def test_a_run_is_written_between_the_markers_and_beside_the_page(tmp_path):
-    assert page.write_between(f"a{page.BEGIN}x{page.END}b", "new").split() == [
-        "a" + page.BEGIN, "new", page.END + "b",
-    ]  # fmt: skip
+    written = page.write_between(f"a{page.BEGIN}x{page.END}b", "new")
+    assert written == f"a{page.BEGIN}\n\nnew\n\n{page.END}b"
     page.write_between(page.PAGE.read_text("utf-8"), "new")
     for broken in ("", page.BEGIN, page.END + page.BEGIN, 2 * (page.BEGIN + page.END)):
         with pytest.raises(ValueError, match="each once"):
