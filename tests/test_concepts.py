@@ -17,7 +17,9 @@ from xloader.testing import write_store
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = [*DOCS.glob("concepts/*.md"), *DOCS.glob("guides/*.md"), DOCS / "benchmarks.md"]
-KEPT = [*(DOCS / "_static").glob("*/*.svg")]
+PICTURES = [*(DOCS / "_static").glob("*/*-*.*g")]
+KEPT = [path for path in PICTURES if path.suffix == ".svg"]
+"""Pictures that are no drawings come from other scripts."""
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +57,12 @@ def test_drawings_are_whole_and_lie_within_their_page(made):
 def test_every_drawing_is_shown_in_both_themes_and_described():
     shown = {}
     for page in PAGES:
-        pattern = r"```\{image\} (\S+\.svg)\n:class: only-(light|dark)\n:alt: (.+)\n```"
+        pattern = r"```\{image\} (\S+)\n:class: only-(light|dark)\n:alt: (.+)\n```"
         for name, theme, words in re.findall(pattern, page.read_text("utf-8")):
             assert (page.parent / name).is_file()
-            assert name.endswith(f"-{theme}.svg")
+            assert Path(name).stem.endswith(f"-{theme}")
             shown[Path(name).name] = words
-    assert shown.keys() == {path.name for path in KEPT}
+    assert shown.keys() == {path.name for path in PICTURES}
     assert all(len(words) > 20 for words in shown.values())
 
 
