@@ -19,6 +19,7 @@ version = release = installed_version("xloader")
 
 extensions = [
     "command_options",
+    "for_assistants",
     "reference_names",
     "myst_nb",
     "sphinx.ext.autodoc",
