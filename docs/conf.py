@@ -19,6 +19,7 @@ version = release = installed_version("xloader")
 
 extensions = [
     "command_options",
+    "for_assistants",
     "reference_names",
     "myst_nb",
     "sphinx.ext.autodoc",
@@ -67,19 +68,32 @@ linkcheck_ignore = [r"http://localhost", r"http://127\.0\.0\.1"]
 linkcheck_timeout = 20
 linkcheck_workers = 4
 
+# What a prompt precedes is copied, and without it.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
 html_theme = "pydata_sphinx_theme"
-html_title = "xloader"
+html_title = f"xloader {release}"
+html_favicon = "_static/favicon.svg"
 html_show_sourcelink = False
+html_context = {
+    "github_user": "xloader",
+    "github_repo": "xloader",
+    "github_version": "main",
+    "doc_path": "docs",
+}
 html_static_path = ["_static"]
 html_css_files = ["reference.css", "site.css"]
 html_search_scorer = str(Path(__file__).with_name("search_scorer.js"))
 html_theme_options = {
-    "logo": {"text": "xloader"},
+    "github_url": "https://github.com/xloader/xloader",
+    "logo": {"text": f"xloader {release}"},
     "navbar_align": "left",
     "navigation_depth": 2,
     "navigation_with_keys": False,
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": ["page-toc", "edit-this-page"],
     "search_as_you_type": True,
+    "use_edit_page_button": True,
     "show_prev_next": True,
     "show_toc_level": 2,
 }

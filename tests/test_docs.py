@@ -159,7 +159,7 @@ def labels():
 
 
 # The links of a page that only includes a file are those of that file.
-OF_THEIR_OWN = [page for page in PAGES if not INCLUDE.match(page.read_text("utf-8"))]
+OF_THEIR_OWN = [page for page in PAGES if not INCLUDE.search(page.read_text("utf-8"))]
 
 
 @pytest.mark.parametrize("page", [*OF_THEIR_OWN, *NOTEBOOKS], ids=lambda page: page.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tomllib
@@ -16,6 +17,7 @@ pytest.importorskip("bs4")
 from tests.site.words import (
     BUDGETS,
     BUILT,
+    ROOT,
     count_words,
     is_of_a_name,
     page,
@@ -110,6 +112,20 @@ def test_pictures_are_described():
         if not name.startswith("notebooks/") and len(tag.get("alt", "")) < 20
     ]
     assert bare == []
+
+
+def test_assistants_find_every_page_and_ten_tasks_that_run():
+    listed = (BUILT / "llms.txt").read_text("utf-8")
+    assert [name for name in BUDGETS["users"] if f"/{name}.html" not in listed] == [
+        "index",
+        *(name for name in BUDGETS["users"] if name.startswith("notebooks/")),
+    ]
+    tasks = (BUILT / "llms-tasks.md").read_text("utf-8")
+    assert tasks.count("\n## ") == 10
+    # As the pages have them, whose examples the tests of the pages run.
+    for code in re.findall(r"^```python\n(.*?)^```$", tasks, re.MULTILINE | re.DOTALL):
+        sources = [path.read_text("utf-8") for path in (ROOT / "docs").rglob("*.md")]
+        assert any(f"```python\n{code}```" in text for text in sources)
 
 
 SEARCHES = tomllib.loads((HERE / "searches.toml").read_text("utf-8"))

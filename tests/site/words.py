@@ -34,7 +34,7 @@ def count_words(name: str) -> int:
         ".headerlink, .prev-next-area"
     ):
         part.extract()
-    return len(article.get_text(" ").split())
+    return len(article.get_text().split())
 
 
 def is_of_a_name(name: str) -> bool:

@@ -81,7 +81,7 @@ class Explanation(Figures):
         return {**self.__dict__, "_times": None}
 
     def plot(self, name: str | None = None) -> Picture:
-        """Draw which chunk is in memory when, and how many regions each batch draws from.
+        """Draw which chunk is in memory when, and how many places each batch draws from.
 
         Each bar is the stay of a chunk in memory, from the step that first needs it to the last. If
         there are too many to see, those of every second, third, ... chunk are drawn.
@@ -135,7 +135,7 @@ class Explanation(Figures):
         for name, path in self.paths.items():
             by_path.setdefault(path, []).append(name)
         read = [("read", f"{', '.join(names)}: {path}") for path, names in by_path.items()]
-        parts = [("budget", self._budget), ("gather", self.gather), ("threads", self.threads)]
+        parts = [("budget", self._budget), ("threads", self.threads)]
         parts.append(("transfer", self.transfer))
         read += [(name, text) for name, text in parts if text]
         if self.num_shared_reads:
@@ -151,6 +151,9 @@ class Explanation(Figures):
         if not self.is_exact:
             read.append(("note", "these numbers come from the first part of the order only"))
         return [*super()._rows(), *read]
+
+    def _details(self) -> list[tuple[str, str]]:
+        return [*super()._details(), *[("gather", self.gather)] * bool(self.gather)]
 
 
 Cached = set[tuple[int, int]] | frozenset[tuple[int, int]]
@@ -298,7 +301,7 @@ def plan_figures(epoch: Epoch | Remainder) -> dict[str, Any]:
     ):
         note = (
             "the first epoch begins with few chunks and reads while it delivers: its first tenth "
-            f"of batches mixes {begun:.1f} regions, later epochs mix as a full shuffle does"
+            f"of batches mixes {begun:.1f} places, later epochs mix as a full shuffle does"
         )
     return {
         "mixing": float(counts.mean()) if len(counts) else 0.0,

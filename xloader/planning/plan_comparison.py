@@ -88,7 +88,7 @@ def plan_costs(explanation: Explanation | None) -> dict[str, Any]:
 
 
 _HEADS = (
-    *("memory", "max_amplification", "reads", "reads a chunk", "mixing", "of a full shuffle"),
+    *("memory", "max_amplification", "reads", "reads per chunk", "mixing", "of a full shuffle"),
     *("peak memory", "front"),
 )
 

@@ -129,8 +129,8 @@ T = TypeVar("T")
 _REPEATED: Final = "reads divided by the chunks that are needed; 1 reads each of them once"
 _PEAK: Final = "the most bytes of batches, chunks on their way and decoded chunks at a time"
 _REGIONS: Final = (
-    "distinct regions of the data among the samples of a batch, on average: the more, the more a "
-    "batch differs from neighbouring samples"
+    "distinct places of the data, some neighbouring chunks each, among the samples of a batch, on "
+    "average: the more, the more a batch differs from neighbouring samples"
 )
 _FULL_SHUFFLE: Final = (
     "a shuffle in which every order of the samples is equally likely, whatever it costs to read"
@@ -140,10 +140,10 @@ FIGURE_WORDS: Final[Mapping[str, str]] = {
     "padding": "rows that repeat others, so that all ranks have equally many; see batch.is_padding",
     "reads": "chunks that are fetched and decoded, each variable's own",
     "amplification": _REPEATED,
-    "reads a chunk": _REPEATED,
-    "max_amplification": "the most reads a chunk that the plan may need",
+    "reads per chunk": _REPEATED,
+    "max_amplification": "the most reads per chunk that the plan may need",
     "mixing": _REGIONS,
-    "regions a batch": _REGIONS,
+    "places per batch": _REGIONS,
     "in a full shuffle": _FULL_SHUFFLE,
     "of a full shuffle": f"mixing, as a share of that of a full shuffle: {_FULL_SHUFFLE}",
     "memory": "bytes for batches, chunks on their way and decoded chunks at a time",
@@ -191,7 +191,7 @@ def variables_table(variables: Mapping[str, VariableFigures]) -> list[TitledTabl
             f"{figures.read_amplification:.3f}",
         ]
 
-    return list_variables(variables, ["variable", "reads", "decoded", "reads a chunk"], cells)
+    return list_variables(variables, ["variable", "reads", "decoded", "reads per chunk"], cells)
 
 
 def list_variables(
@@ -263,6 +263,10 @@ class FigureTable:
         """The rows of the table: a heading and a text each."""
         raise NotImplementedError
 
+    def _details(self) -> list[tuple[str, str]]:
+        """Rows on the inside of a plan, which come last."""
+        return []
+
     def _title(self) -> str:
         return type(self).__name__
 
@@ -284,10 +288,16 @@ class FigureTable:
     def _card_parts(self) -> list[CardPart]:
         """Rows, drawings and tables; of several sets, each of them alone as well."""
         sets: Mapping[str, FigureTable] = getattr(self, "sets", {})
+        details = self._details()
         return [
             Facts(self._rows(), self._hints),
             *self._drawings(),
             *self._tables(),
+            *(
+                [CardSection("details", [Facts(details, self._hints)], is_open=False)]
+                if details
+                else []
+            ),
             *(
                 CardSection(name, figures._card_parts(), is_open=False, summary="this set alone")
                 for name, figures in sets.items()
@@ -295,7 +305,7 @@ class FigureTable:
         ]
 
     def __str__(self) -> str:
-        return self._card_of(Facts(self._rows()), *self._tables()).to_text()
+        return self._card_of(Facts([*self._rows(), *self._details()]), *self._tables()).to_text()
 
     def _repr_html_(self) -> str:
         return self._card_of(*self._card_parts()).to_html()
@@ -312,7 +322,7 @@ class SetShare:
 
     def in_words(self) -> str:
         """The share as a row of a table shows it."""
-        text = f"{float(self.weight):.4g} of the rows, {self.num_samples:,} an epoch"
+        text = f"{float(self.weight):.4g} of the rows, {self.num_samples:,} per epoch"
         if self.num_left_out:
             text += f", {show_count(self.num_left_out, 'sample')} left out of each"
         return f"{text}; {show_nbytes(self.memory_nbytes)} of memory"
@@ -393,26 +403,25 @@ class Figures(FigureTable):
         kept = "" if self.num_reads else ": all needed chunks are already in memory"
         chunks = show_count(self.num_reads, "chunk")
         padding = f"{show_count(self.num_padding, 'row')} in the last batch"
-        mixing = f"{self.mixing:.1f} regions a batch; a full shuffle has {self.full_mixing:.1f}"
+        mixing = f"{self.mixing:.1f} places per batch; a full shuffle has {self.full_mixing:.1f}"
         return [
             ("samples", f"{self.num_samples:,} in {show_count(self.num_steps, 'batch')}{dropped}"),
             *[("padding", padding)] * bool(self.num_padding),
             ("reads", f"{chunks}, {show_nbytes(self.read_nbytes)} decoded{kept}"),
-            ("amplification", f"{self.read_amplification:.3f} reads a chunk"),
+            ("amplification", f"{self.read_amplification:.3f} reads per chunk"),
             ("mixing", mixing),
             ("memory", f"{show_nbytes(self.peak_nbytes)} at most"),
-            *(self._plan_rows() if not self.shares else self._share_rows()),
+            *((name, share.in_words()) for name, share in self.shares.items()),
         ]
 
-    def _plan_rows(self) -> list[tuple[str, str]]:
+    def _details(self) -> list[tuple[str, str]]:
         tile = " x ".join(f"{dim} {size}" for dim, size in self.tile.items())
         runs = f"runs of {self.run} tiles in {show_count(self.streams, 'stream')}, "
         runs *= self.run > 1
         visits = f", {self.visits} visits of each tile" * (self.visits > 1)
+        if self.shares:
+            return []
         return [("plan", f"tile {tile}; {runs}spread {self.spread}{visits}, lanes {self.lanes}")]
-
-    def _share_rows(self) -> list[tuple[str, str]]:
-        return [(name, share.in_words()) for name, share in self.shares.items()]
 
 
 def find_set(sets: Mapping[str, T], name: str | None, call: str) -> T:
@@ -460,8 +469,8 @@ _COMPARED: dict[str, Callable[[Figures], str]] = {
     "samples": lambda figures: f"{figures.num_samples:,}",
     "reads": lambda figures: f"{figures.num_reads:,}",
     "decoded": lambda figures: show_nbytes(figures.read_nbytes),
-    "reads a chunk": lambda figures: f"{figures.read_amplification:.3f}",
+    "reads per chunk": lambda figures: f"{figures.read_amplification:.3f}",
     "peak memory": lambda figures: show_nbytes(figures.peak_nbytes),
-    "regions a batch": lambda figures: f"{figures.mixing:.1f}",
+    "places per batch": lambda figures: f"{figures.mixing:.1f}",
     "in a full shuffle": lambda figures: f"{figures.full_mixing:.1f}",
 }

@@ -218,9 +218,8 @@ class Report(Figures):
 
     def _rows(self) -> list[tuple[str, str]]:
         decoded = f"{show_nbytes(self.read_nbytes)}, {show_rate(self.read_nbytes_per_second)}"
-        requests = (
-            f"{show_count(self.num_requests, 'request')}, {self.requests_per_second:,.0f} a second"
-        )
+        requests = show_count(self.num_requests, "request")
+        requests += f", {self.requests_per_second:,.0f} per second"
         seconds = max(self.seconds, 1e-9)
         delivered, waited = show_nbytes(self.delivered_nbytes), f"{self.wait_seconds:.2f} s"
         share = f"the loader's share of a step is {self.wait_seconds / seconds:.1%}"
