@@ -269,7 +269,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self._cursor.set_epoch(epoch)
 
     def resume(self, epoch: int, step: int) -> None:
-        """Begin the next iteration where an earlier run was stopped; see :meth:`ChunkSampler.resume`.
+        """Begin the next iteration where an earlier run stopped: :meth:`ChunkSampler.resume`.
 
         Parameters
         ----------
