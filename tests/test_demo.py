@@ -162,7 +162,7 @@ def test_the_whole_demo_on_a_small_world(tmp_path, capfd):
         assert course.seconds[-1] >= 1.5
         assert course.losses[0] == plain.losses[0]
     assert ours.losses[-1] < 0.7 * ours.losses[0]
-    assert [*result.reads_per_chunk.values()] == pytest.approx([30.5, 1.0, 1.0], abs=0.3)
+    assert [*result.reads_per_chunk.values()] == pytest.approx([61, 1, 1], abs=0.3)
     assert max(result.seconds_to_same_loss.values()) < 5
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     printed, bars = capfd.readouterr()
