@@ -25,7 +25,7 @@ from xloader.testing.waves import VARIABLE_ATTRS, WaveSpec, ensure_store, store_
 
 SPEC = WaveSpec(num_steps=4096, num_lats=36, num_lons=72, chunk_steps=64)
 # A quarter of the training part, so that not all chunks fit and the plan matters.
-MEMORY = "32MiB"
+MEMORY = "32 MiB"
 BATCH_SIZE = 8
 NUM_HELD_OUT = 128
 _MOST_WORKERS = 8
@@ -73,7 +73,7 @@ def run_demo(
     print(f"\nThe same training in three ways, {seconds:g} s each after the first batch")
     courses = {}
     for name, way in _WAYS.items():
-        print(f"  {name}: {way}", flush=True)
+        print(f"  {name:26}{way}", flush=True)
         with _batches(name, task) as batches, _half_the_cores():
             courses[name] = train(name, batches, held_out, task.weights, seconds)
     same_loss = max(min(course.losses) for course in courses.values())
@@ -144,7 +144,7 @@ def _print_plan(task: ForecastTask, spec: WaveSpec) -> dict[str, float]:
 
 def _print_table(result: DemoResult) -> None:
     """Print what each way reads, and how far and how fast it came."""
-    rows = [("", "reads per chunk", "batches", "last loss", f"to a loss of {result.same_loss:.3f}")]
+    rows = [("", "reads per chunk", "batches", "last loss", f"time to a loss of {result.same_loss:.3f}")]
     for name, course in result.courses.items():
         reads, second = result.reads_per_chunk[name], result.seconds_to_same_loss[name]
         figures = f"{reads:.2f}", f"{course.num_batches:,}", f"{course.losses[-1]:.3f}"
