@@ -1,6 +1,6 @@
 # Every target makes the virtual environment it needs, from nothing.
 #
-#   make demo    train a small forecast model from a chunked store
+#   make demo    a small training, fed from a chunked store in three ways
 #   make test    run the tests
 #   make check   all that .ci/run checks
 
@@ -49,7 +49,9 @@ doctest: $(VENV)/.dev
 	$(TEST_ENV) $(BIN)/python -m pytest --doctest-modules xloader $(ARGS)
 
 docs: $(VENV)/.dev
+	rm -rf docs/_build docs/reference/names
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m pytest -q tests/site
 
 # Asks every site that the pages link to, so it is no part of `make check`.
 linkcheck: $(VENV)/.dev
@@ -68,7 +70,7 @@ check:
 	.ci/run
 
 clean:
-	rm -rf $(VENV) build dist docs/_build docs/generated docs/jupyter_execute
+	rm -rf $(VENV) build dist docs/_build docs/reference/names docs/jupyter_execute
 	rm -rf xloader/compiled/*.so .nox .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/.base:

@@ -12,7 +12,8 @@ from benchmarks.table import NOTHING, make_table
 
 def show_stats(figures: StatsFigures) -> str:
     """Return the figures as a table."""
-    heads = ["statistics", "s", "GB/s", "of the loader", "times dask", "peak, MiB", "reads a chunk"]
+    heads = ["statistics", "s", "GB/s", "of the loader", "times dask", "peak, MiB"]
+    heads.append("reads per chunk")
     return make_table(heads, _stats_rows(figures))
 
 
@@ -39,7 +40,7 @@ def _stats_rows(figures: StatsFigures) -> Sequence[Sequence[str]]:
 
 def show_epochs(cases: Sequence[CaseFigures]) -> str:
     """Return the epochs before and after as a table; predicted figures are in brackets."""
-    heads = ["samples", "chunks", "memory, MiB", "reads a chunk", "mixing, of a full one", "GB/s"]
+    heads = ["samples", "chunks", "memory, MiB", "reads per chunk", "mixing, of a full one", "GB/s"]
     rows = []
     for case in cases:
         for figures in (case.before, case.after):
@@ -75,7 +76,7 @@ def show_copies(cases: Sequence[CaseFigures]) -> str:
         "GB/s",
         "times dask",
         "peak, MiB (given)",
-        "reads a chunk",
+        "reads per chunk",
     ]
     rows = []
     for case in cases:

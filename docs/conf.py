@@ -7,12 +7,9 @@ import shutil
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Any
 
 from sphinx.application import Sphinx
 from sphinx.domains.python import PyObject
-
-import xloader.xbatcher
 
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
@@ -22,18 +19,18 @@ version = release = installed_version("xloader")
 
 extensions = [
     "command_options",
+    "for_assistants",
+    "reference_names",
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
 ]
 exclude_patterns = [
     "_build",
     "_extensions",
-    "generated",
     "jupyter_execute",
     "**/.ipynb_checkpoints",
 ]
@@ -43,11 +40,11 @@ myst_heading_anchors = 3
 nb_execution_mode = "off"
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
-# The tables link to entries on these pages; no page is generated for each name.
-autosummary_generate = False
+# The tables of the reference make a page of each of their names.
+autosummary_generate = True
+templates_path = ["_templates"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-autodoc_default_options = {"show-inheritance": True}
 napoleon_google_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
@@ -71,65 +68,35 @@ linkcheck_ignore = [r"http://localhost", r"http://127\.0\.0\.1"]
 linkcheck_timeout = 20
 linkcheck_workers = 4
 
+# What a prompt precedes is copied, and without it.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
 html_theme = "pydata_sphinx_theme"
-html_title = "xloader"
+html_title = f"xloader {release}"
+html_favicon = "_static/favicon.svg"
 html_show_sourcelink = False
+html_context = {
+    "github_user": "xloader",
+    "github_repo": "xloader",
+    "github_version": "main",
+    "doc_path": "docs",
+}
 html_static_path = ["_static"]
 html_css_files = ["reference.css", "site.css"]
 html_search_scorer = str(Path(__file__).with_name("search_scorer.js"))
 html_theme_options = {
-    "logo": {"text": "xloader"},
+    "github_url": "https://github.com/xloader/xloader",
+    "logo": {"text": f"xloader {release}"},
     "navbar_align": "left",
     "navigation_depth": 2,
     "navigation_with_keys": False,
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": ["page-toc", "edit-this-page"],
     "search_as_you_type": True,
+    "use_edit_page_button": True,
     "show_prev_next": True,
     "show_toc_level": 2,
 }
-
-MADE_BY_XLOADER = {
-    "Advice",
-    "BatchVariance",
-    "ChunkProposal",
-    "ClassSamples",
-    "ComparedPlan",
-    "Coverage",
-    "Diagnosis",
-    "Explanation",
-    "Figures",
-    "Finding",
-    "InspectedLabels",
-    "InspectedVariable",
-    "Interleaved",
-    "Loader",
-    "Materialized",
-    "MaterializedVariable",
-    "MethodWindows",
-    "Mosaic",
-    "MosaicSummary",
-    "NanCount",
-    "PartialStats",
-    "PlanComparison",
-    "Report",
-    "Rng",
-    "Rollout",
-    "SampleMask",
-    "Samples",
-    "SetShare",
-    "Split",
-    "StoreInspection",
-    "VariableFigures",
-    "VariableVariance",
-}
-"""Classes that users do not call: how they are made is no part of the reference."""
-
-
-def hide_signature(
-    _app: Sphinx, what: str, name: str, _value: Any, _options: Any, *_signature: Any
-) -> tuple[str, None] | None:
-    """Show a class of results by its name alone, without its many fields."""
-    return ("", None) if what == "class" and name.rpartition(".")[2] in MADE_BY_XLOADER else None
 
 
 def copy_notebooks(_app: Sphinx) -> None:
@@ -141,11 +108,7 @@ def copy_notebooks(_app: Sphinx) -> None:
 
 def setup(app: Sphinx) -> None:
     app.connect("builder-inited", copy_notebooks)
-    app.connect("autodoc-process-signature", hide_signature)
     # Sphinx calls the attributes of a class its variables, which are something else in this field.
     for field in PyObject.doc_field_types:
         if field.name == "variable":
             field.label = "Attributes"
-    # Classes with another name than their own would be shown as aliases, without their text.
-    for name in ("IterableDataset", "MapDataset"):
-        getattr(xloader.xbatcher, name).__name__ = name

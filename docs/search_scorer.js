@@ -1,9 +1,13 @@
-/* The order of the results of a search: pages on how xloader is built, and records of what was
- * measured and changed, hold most words of the field, and come after the pages for users. */
-var LAST_PAGES = ["benchmarks", "changelog", "contributing", "design"];
+/* The order of the results of a search: guides come before the pages of single names, and pages on
+ * how xloader is built, and records of what was measured and changed, come last. */
+var LAST_PAGES = ["benchmarks", "changelog", "contributing", "design", "shuffle"];
 
 var Scorer = {
-  score: ([page, , , , score]) => (LAST_PAGES.includes(page) ? score - 100 : score),
+  score: ([page, , , , score]) => {
+    if (LAST_PAGES.includes(page)) return score - 100;
+    if (page.startsWith("reference/names/")) return score - 10;
+    return score;
+  },
 
   // The rest is as in Sphinx, which takes all of a scorer or nothing.
   objNameMatch: 11,

@@ -58,7 +58,7 @@ def test_a_report_shows_the_plan_beside_the_measurements() -> None:
     told = {name: cells for name, *cells in rows}
     assert told["samples"] == ["48", "48"]
     assert told["reads"] == ["24", "24"]
-    assert told["reads a chunk"] == ["1.000", "1.000"]
+    assert told["reads per chunk"] == ["1.000", "1.000"]
     assert variables_title == "variables"
     assert variables[1:] == [
         ["a", "12", "12", "768 B", "768 B"],
@@ -102,7 +102,7 @@ def test_speeds_are_amounts_over_seconds() -> None:
     assert report.cores_busy == pytest.approx(report.cpu_seconds / seconds)
     assert report.cpu_seconds > 0
     text = str(report)
-    assert f"{report.num_requests:,} requests, {report.requests_per_second:,.0f} a second" in text
+    assert f"{report.num_requests:,} requests, {report.requests_per_second:,.0f} per second" in text
     assert f"{report.cores_busy:.1f} of {report.num_cores} busy" in text
 
 

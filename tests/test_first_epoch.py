@@ -82,7 +82,7 @@ def test_what_the_first_batches_lose_is_told(path: Path) -> None:
         rank_plan = loader._resolver.rank_plan
         lanes = rank_plan.epoch(0).lanes([0])
         steps, counts = batch_regions(rank_plan.footprint, [lanes[0].order], BATCH)
-        assert f"mixes {counts[: len(steps) // 10 + 1].mean():.1f} regions" in note
+        assert f"mixes {counts[: len(steps) // 10 + 1].mean():.1f} places" in note
         loader.set_epoch(1)
         later = loader.explain()
         assert not [note for note in later.notes if "first epoch" in note]

@@ -1,4 +1,4 @@
-"""Every guide can be found from the list of guides, says whom it is for, and where to go on."""
+"""Every guide is in the navigation and among the recipes, and ends with where to go on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-GUIDES = sorted(page for page in (DOCS / "guides").glob("*.md") if page.name != "index.md")
+GUIDES = sorted((DOCS / "guides").glob("*.md"))
 LINK = re.compile(r"\]\(([^)#]+)")
+ENTRY_PAGE = DOCS / "guides" / "open.md"
+"""The first guide has the toctrees of all."""
 
 
 def toctree_entries(page: Path) -> list[str]:
@@ -18,24 +20,29 @@ def toctree_entries(page: Path) -> list[str]:
     return [line for tree in trees for line in tree.splitlines() if line and line[0] != ":"]
 
 
-def test_the_list_and_the_navigation_have_every_guide():
-    listed = LINK.findall((DOCS / "guides" / "index.md").read_text("utf-8"))
-    names = {page.name for page in GUIDES}
-    assert names <= set(listed)
-    assert names <= {f"{entry}.md" for entry in toctree_entries(DOCS / "guides" / "index.md")}
+def test_the_navigation_has_every_guide():
+    entries = toctree_entries(ENTRY_PAGE)
+    assert {page.stem for page in GUIDES} - {ENTRY_PAGE.stem} <= set(entries)
 
 
-def test_the_landing_page_links_to_every_guide():
-    linked = set(LINK.findall((DOCS / "index.md").read_text("utf-8")))
-    # The page about NaN leads there.
-    elsewhere = {"guides/valid.md"}
-    assert {f"guides/{page.name}" for page in GUIDES} - elsewhere <= linked
+def test_the_recipes_link_to_every_guide():
+    linked = set(LINK.findall((DOCS / "start" / "recipes.md").read_text("utf-8")))
+    assert {f"../guides/{page.name}" for page in GUIDES} <= linked
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
 def test_a_guide_begins_with_words_and_ends_with_where_to_go(page):
-    text = page.read_text("utf-8")
-    title, first = text.split("\n\n", 2)[:2]
+    text = page.read_text("utf-8").split("\n---\n", 1)[1]
+    title, first = text.strip().split("\n\n", 2)[:2]
     assert title.startswith("# ")
     assert first[0].isalpha() or first.startswith("`")
     assert text.index("\n## See also\n") == text.rindex("\n## ")
+    links = text[text.index("\n## See also\n") :].count("\n- ")
+    assert 1 <= links <= 3
+
+
+def test_the_lines_of_the_recipes_are_python():
+    rows = re.findall(r"^\| \[.+\) \| (.+) \|$", (DOCS / "start/recipes.md").read_text(), re.M)
+    assert len(rows) >= 40
+    for line in (line for row in rows for line in re.findall(r"`([^`$]+)`", row)):
+        assert compile(f"samples{line}" if line[0] == "." else line, line, "exec")

@@ -184,7 +184,7 @@ def test_words_of_figures_are_explained_while_the_mouse_is_over_them(store: Coun
     # Rows of the comparison have their headings in cells.
     tags = Tags(loader.report()._repr_html_()).tags
     cells = {attrs["title"] for tag, attrs in tags if tag == "td" and "title" in attrs}
-    assert FIGURE_WORDS["reads a chunk"] in cells
+    assert FIGURE_WORDS["reads per chunk"] in cells
     assert FIGURE_WORDS["reads"] in cells
 
 

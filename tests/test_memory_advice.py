@@ -43,7 +43,7 @@ def test_batches_that_mix_poorly() -> None:
     told = explain(samples, "100kB")
     note = note_of(told)
     assert note.startswith(
-        f'batches mix {told.mixing:.1f} of {told.full_mixing:.1f} regions with memory="100kB": '
+        f'batches mix {told.mixing:.1f} of {told.full_mixing:.1f} places with memory="100kB": '
     )
     enough = explain(samples, memory_in(note))
     assert f"would mix {enough.mixing:.1f} and read each chunk " in note

@@ -1,7 +1,8 @@
-"""Drawings of chunks, of what an order decodes, and of what its batches draw from."""
+"""Drawings of chunks, of three orders, and of an epoch as the library plans it."""
 
 from __future__ import annotations
 
+import numpy as np
 from canvas import WIDTH, Drawing
 from example import (
     BATCH,
@@ -12,12 +13,14 @@ from example import (
     chunks_of,
     count_decodes,
     full_shuffle,
+    places_of,
     planned,
-    regions_of,
     small_samples,
 )
 
 _LEFT, _RIGHT = 20, WIDTH - 20
+_SHOWN_BATCH = 12
+"""The batch that is marked."""
 
 
 def draw_chunks() -> Drawing:
@@ -58,14 +61,9 @@ def draw_chunks() -> Drawing:
     return page
 
 
-def mean_chunks(batches: list[list[int]]) -> float:
-    """Chunks that a batch draws from on average: those in which its samples begin."""
-    return sum(len({i // CHUNK for i in batch}) for batch in batches) / len(batches)
-
-
-def mean_regions(batches: list[list[int]]) -> float:
-    """Regions that a batch draws from on average."""
-    return sum(len(regions_of(batch)) for batch in batches) / len(batches)
+def mean_places(batches: list[list[int]]) -> float:
+    """Places that a batch draws from on average."""
+    return sum(len(places_of(batch)) for batch in batches) / len(batches)
 
 
 def cut(order: tuple[int, ...]) -> list[list[int]]:
@@ -79,49 +77,15 @@ def orders() -> dict[str, tuple[int, ...]]:
     return {"in order": tuple(range(94)), "full shuffle": full_shuffle(), "xloader": own}
 
 
-def decodes() -> list[tuple[str, int, float]]:
-    """What ways of reading decode in an epoch, and the regions that a batch draws from."""
+def count_reads() -> dict[str, int]:
+    """Chunks decoded in an epoch of each order."""
     every = orders()
-    order = every["full shuffle"]
-    options = {"batch_size": BATCH, "memory": MEMORY, "prefetch": 0}
-    samples = small_samples()
-    mixing = {name: mean_regions(cut(ids)) for name, ids in every.items()}
-    lru = samples.explain(order, cache="lru", **options).num_reads
-    known = samples.explain(order, **options).num_reads
-    in_order = samples.explain(every["in order"], cache="lru", **options).num_reads
-    return [
-        ("full shuffle, sample by sample", count_decodes(order), mixing["full shuffle"]),
-        ("the same, with a cache", lru, mixing["full shuffle"]),
-        ("the same, future known", known, mixing["full shuffle"]),
-        ("in order, with a cache", in_order, mixing["in order"]),
-        ("xloader", planned().explanation.num_reads, mixing["xloader"]),
-    ]
-
-
-def draw_decodes() -> Drawing:
-    """How many chunks are decoded in an epoch, in five ways."""
-    ways = decodes()
-    page = Drawing(
-        "decodes", 60 + 34 * len(ways),
-        "Chunks decoded in an epoch, and regions in a batch: "
-        + "; ".join(f"{name} {count}, {mixing:.1f}" for name, count, mixing in ways),
-    )  # fmt: skip
-    begin, most = 236, max(count for _, count, _ in ways)
-    scale = 170 / most
-    page.text(begin, 18, "chunks decoded", "soft")
-    page.text(_RIGHT, 18, "regions a batch", "soft", anchor="end")
-    for row, (name, count, mixing) in enumerate(ways):
-        y = 32 + 34 * row
-        is_own = name == "xloader"
-        page.text(begin - 12, y + 16, name, anchor="end", bold=is_own)
-        page.rect(begin, y, count * scale, 22, "0" if is_own else "line", radius=2)
-        page.text(begin + count * scale + 6, y + 16, str(count), bold=is_own)
-        page.text(_RIGHT - 30, y + 16, f"{mixing:.1f}", anchor="middle", bold=is_own)
-    floor = begin + NUM_CHUNKS * scale
-    bottom = 36 + 34 * len(ways)
-    page.line([(floor, 26), (floor, bottom)], "alert", dash="4 3")
-    page.text(begin, bottom + 16, f"dashed: the store has {NUM_CHUNKS} chunks", "soft")
-    return page
+    kept = {"batch_size": BATCH, "memory": MEMORY, "prefetch": 0}
+    return {
+        "in order": small_samples().explain(every["in order"], cache="lru", **kept).num_reads,
+        "full shuffle": count_decodes(every["full shuffle"]),
+        "xloader": planned().explanation.num_reads,
+    }
 
 
 def draw_orders() -> Drawing:
@@ -131,12 +95,7 @@ def draw_orders() -> Drawing:
         "full shuffle": "Full shuffle: mixed, but each chunk comes back often",
         "xloader": "xloader: mixed, and each chunk is in memory once",
     }
-    reads = {name: count for name, count, _ in decodes()}
-    counts = {
-        "in order": reads["in order, with a cache"],
-        "full shuffle": reads["full shuffle, sample by sample"],
-        "xloader": reads["xloader"],
-    }
+    counts = count_reads()
     page = Drawing("orders", 546, "Batches against chunks: " + "; ".join(captions.values()))
     left, row_size = 64, 10.0
     for number, (name, order) in enumerate(orders().items()):
@@ -144,7 +103,7 @@ def draw_orders() -> Drawing:
         batches = cut(order)
         column = (_RIGHT - left) / len(batches)
         page.text(left, top - 26, captions[name], bold=True)
-        told = f"{counts[name]} chunks decoded, {mean_regions(batches):.1f} regions a batch"
+        told = f"{counts[name]} chunks decoded, {mean_places(batches):.1f} places per batch"
         page.text(left, top - 9, told, "soft")
         if name == "xloader":
             for chunk, (begin, end) in _stays_in_batches().items():
@@ -174,3 +133,50 @@ def _stays_in_batches() -> dict[int, tuple[int, int]]:
         for chunk in set().union(*(chunks_of(i) for i in batch)):
             stays[chunk] = (stays.get(chunk, (number, 0))[0], number)
     return stays
+
+
+def draw_pace() -> Drawing:
+    """The whole epoch: when each chunk is in memory, and when each sample comes."""
+    (lane,) = planned().lanes
+    num_slots = 1 + max(last for _, _, last in lane.stays)
+    row_size, top, left = 27.0, 54, 52
+    slot = (_RIGHT - left) / num_slots
+    bottom = top + NUM_CHUNKS * row_size
+    page = Drawing(
+        "pace", int(bottom) + 92,
+        "Chunks against time. Each chunk is in memory once, for a while, and its samples come at "
+        "an even pace meanwhile.",
+    )  # fmt: skip
+    page.text(left, 18, "An epoch: chunks against time", bold=True)
+    page.text(left, 36, "bar: the chunk is in memory; mark: a sample comes", "soft")
+
+    def y_of(chunk: float) -> float:
+        return top + (NUM_CHUNKS - 0.5 - chunk) * row_size
+
+    for chunk, first, last in lane.stays:
+        y, x = y_of(chunk), left + first * slot
+        page.rect(x, y - 8, (last - first + 1) * slot, 16, "line", opacity=0.3, radius=4)
+        page.text(left - 8, y + 4, str(chunk), "soft", size=13, anchor="end")
+    shown = slice(_SHOWN_BATCH * BATCH, (_SHOWN_BATCH + 1) * BATCH)
+    marked = set(lane.ids[shown].tolist())
+    for name, key in zip(lane.ids.tolist(), lane.keys.tolist(), strict=True):
+        needed = sorted(chunks_of(name))
+        x, y = left + key * slot, y_of(float(np.mean(needed)))
+        if len(needed) == 1:
+            page.dot(x, y, 3.8, "0")
+        else:
+            page.diamond(x, y, 5.0, "1")
+        if name in marked:
+            page.dot(x, y, 8, "", "alert", 2)
+    page.line([(left, bottom), (_RIGHT, bottom)])
+    page.text(left - 8, top - 6, "chunk", "soft", size=13, anchor="end")
+    page.text(_RIGHT, bottom + 20, "time", "soft", size=13, anchor="end")
+    y = bottom + 42
+    page.dot(left + 6, y - 4, 3.8, "0")
+    page.text(left + 18, y, "needs one chunk")
+    page.diamond(left + 162, y - 4, 5.0, "1")
+    page.text(left + 174, y, "needs the chunks above and below")
+    page.dot(left + 6, y + 19, 8, "", "alert", 2)
+    names = ", ".join(map(str, sorted(marked)))
+    page.text(left + 22, y + 24, f"one batch: samples {names}")
+    return page

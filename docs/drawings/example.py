@@ -15,7 +15,6 @@ import xarray as xr
 
 import xloader
 from xloader.order.lane_order import LaneOrder
-from xloader.order.shuffle import Shuffle
 from xloader.planning.epoch import Epoch
 from xloader.planning.residence_times import TimesMaker
 from xloader.testing import CountingStore, write_store
@@ -66,15 +65,12 @@ class Lane:
         The samples.
     keys : numpy.ndarray of float64, shape (n,)
         Their keys, in moments.
-    cohorts : numpy.ndarray of int64, shape (n,)
-        Their cohorts.
     stays : list of (int, int, int)
         Chunk, first moment and last moment of each stay in memory.
     """
 
     ids: np.ndarray
     keys: np.ndarray
-    cohorts: np.ndarray
     stays: list[tuple[int, int, int]]
 
 
@@ -94,27 +90,6 @@ class Planned:
     epoch: Epoch
 
     @cached_property
-    def runs(self) -> list[list[int]]:
-        """The tiles of each run, in the order of the permuted runs."""
-        part = self.epoch
-        pace = part.plan.pace
-        shuffle = Shuffle(
-            part.footprint.windows, part._cohorts, pace, part.seed, part.epoch, part._number
-        )
-        line, rank = shuffle._tiles_and_runs
-        return [line[rank == number].tolist() for number in dict.fromkeys(rank.tolist())]
-
-    @cached_property
-    def positions(self) -> dict[int, int]:
-        """Position of each tile in the only lane: where the samples that need it alone begin."""
-        order = self.epoch.lane(0).order
-        assert isinstance(order, LaneOrder)
-        pieces = order.cohorts.pieces[0]
-        inside = ~pieces.is_wide[order.cohort]
-        homes = order.cohorts.tiles[order.cohort[inside]]
-        return dict(zip(homes.tolist(), order.start[inside].tolist(), strict=True))
-
-    @cached_property
     def lanes(self) -> list[Lane]:
         """All lanes."""
         found = []
@@ -128,9 +103,7 @@ class Planned:
                 own.block.tolist(), own.first_moment.tolist(), own.last_moment.tolist(), strict=True
             )
             ids = order.ids(entries, ranks)
-            found.append(
-                Lane(ids, order.keys(entries, ranks), order.cohort[entries], sorted(stays))
-            )
+            found.append(Lane(ids, order.keys(entries, ranks), sorted(stays)))
         return found
 
     @property
@@ -165,8 +138,8 @@ def chunks_of(sample: int) -> set[int]:
     return {sample // CHUNK, (sample + SPAN - 1) // CHUNK}
 
 
-def regions_of(ids: Any) -> set[int]:
-    """The regions of samples: four neighbouring chunks each."""
+def places_of(ids: Any) -> set[int]:
+    """The places of samples: four neighbouring chunks each."""
     return {int(number) // CHUNK // 4 for number in ids}
 
 

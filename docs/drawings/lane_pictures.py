@@ -1,50 +1,14 @@
-"""Drawings of lanes and ranks: who reads what, before and after a restart."""
+"""The drawing of lanes and ranks, before and after a restart."""
 
 from __future__ import annotations
 
 import numpy as np
 from canvas import WIDTH, Drawing
-from example import CHUNK, planned
+from example import planned
 
 _LEFT, _RIGHT = 20, WIDTH - 20
 _MEMORY, _LANES, _STOP, _STEPS = "3MiB", 4, 5, 11
 _MOST_READS = 1.4
-
-
-def draw_lanes() -> Drawing:
-    """The line of tiles, cut into lanes of equal numbers of samples."""
-    plan = planned(_MEMORY, _LANES, _MOST_READS)
-    line = [tile for run in plan.runs for tile in run]
-    sizes = [len(lane.ids) for lane in plan.lanes]
-    page = Drawing(
-        "lanes", 178,
-        f"Tiles in the order of the shuffled runs: {line}. Four lanes of {sizes} samples.",
-    )  # fmt: skip
-    scale = (_RIGHT - _LEFT) / sum(sizes)
-    page.text(_LEFT, 18, "The shuffled runs, one after the other, cut into 4 lanes", bold=True)
-    x = float(_LEFT)
-    firsts = {run[0] for run in plan.runs}
-    for tile in line:
-        width = (sum(sizes) - tile * CHUNK if tile == max(line) else CHUNK) * scale
-        page.rect(x, 32, width, 26, "faint", "line")
-        if tile in firsts:
-            page.line([(x, 28), (x, 62)], "ink", width=2.5)
-        page.text(x + width / 2, 50, str(tile), anchor="middle")
-        x += width
-    begin = 0
-    for lane, size in enumerate(sizes):
-        x0, x1 = _LEFT + begin * scale, _LEFT + (begin + size) * scale
-        page.rect(x0 + 1, 72, x1 - x0 - 2, 24, str(lane), opacity=0.35, radius=3)
-        page.text((x0 + x1) / 2, 89, f"lane {lane}: {size}", anchor="middle")
-        if lane:
-            page.line([(x0, 26), (x0, 100)], "alert", width=1.5, dash="4 3")
-        begin += size
-    page.text(_LEFT, 120, "upper row: tiles; thick lines: where a run begins", "soft")
-    page.text(_LEFT, 140, "lower row: lanes, with their numbers of samples", "soft")
-    extra = plan.explanation.num_reads - len(line)
-    words = f"dashed: cuts. {extra} more reads, for tiles of other lanes"
-    page.text(_LEFT, 160, words, "soft")
-    return page
 
 
 def draw_restart() -> Drawing:

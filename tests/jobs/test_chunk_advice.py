@@ -488,7 +488,7 @@ def test_advice_is_shown_as_a_plain_table() -> None:
     html = advice._repr_html_()
     assert html.count("<table>") == 1
     assert "<script" not in html
-    for row in ("chunk time", "reads a chunk", "stored objects"):
+    for row in ("chunk time", "reads per chunk", "stored objects"):
         assert row in html
         assert row in str(advice)
     with warnings.catch_warnings():

@@ -1,8 +1,7 @@
-"""The script of the page on SLURM, stopped by signals: all jobs together see what one would see."""
+"""The example for SLURM, stopped by signals: all jobs together see what one would see."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import multiprocessing
 import os
@@ -16,9 +15,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import xarray as xr
 
-from tests.test_docs import blocks_of, python_blocks
 from tests.trainers.ranks import ROOT, Place, own_fork_server, plain_environ, run_as_main
 from tests.trainers.stopped import ASLEEP, CLOSED
 
@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.timeout(4 * GUARD),
 ]
 
-GUIDES = ROOT / "docs" / "guides"
+SCRIPT = ROOT / "examples" / "requeue.py"
 AGAIN = 75
 NUM_STEPS = 30
 """Of an epoch, and the script trains for two."""
@@ -46,17 +46,17 @@ Training = tuple[Ids, dict[str, Any]]
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the data that the script wants."""
     folder = tmp_path_factory.mktemp("data")
-    _, text = python_blocks((GUIDES / "training.md").read_text("utf-8"))[0]
-    with contextlib.chdir(folder):
-        exec(text, {})
+    values = np.random.default_rng(0).normal(size=(480, 16, 32)).astype("float32")
+    ds = xr.Dataset({"t2m": (("time", "lat", "lon"), values)})
+    encoding = {"t2m": {"chunks": (16, 16, 32)}}
+    ds.to_zarr(folder / "weather.zarr", zarr_format=3, consolidated=False, encoding=encoding)
     return folder
 
 
 def write_script(folder: Path, data: Path, processes: int = 0) -> None:
-    """Write the page's script beside its data. It tells the test where it is."""
-    (folder / "waves.zarr").symlink_to(data / "waves.zarr")
-    blocks = blocks_of((GUIDES / "slurm.md").read_text("utf-8"))
-    (script,) = [text for kind, _, text in blocks if kind == "py" and "signal.signal" in text]
+    """Write the example beside its data. It tells the test where it is."""
+    (folder / "weather.zarr").symlink_to(data / "weather.zarr")
+    script = SCRIPT.read_text("utf-8")
     changes = {
         "import xloader\n": "import xloader\nfrom tests.trainers import stopped\n",
         "optimizer.step()\n": "optimizer.step(); stopped.trained(batch)\n",

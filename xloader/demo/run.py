@@ -144,7 +144,9 @@ def _print_plan(task: ForecastTask, spec: WaveSpec) -> dict[str, float]:
 
 def _print_table(result: DemoResult) -> None:
     """Print what each way reads, and how far and how fast it came."""
-    rows = [("", "reads per chunk", "batches", "last loss", f"time to a loss of {result.same_loss:.3f}")]
+    rows = [
+        ("", "reads per chunk", "batches", "last loss", f"time to a loss of {result.same_loss:.3f}")
+    ]
     for name, course in result.courses.items():
         reads, second = result.reads_per_chunk[name], result.seconds_to_same_loss[name]
         figures = f"{reads:.2f}", f"{course.num_batches:,}", f"{course.losses[-1]:.3f}"

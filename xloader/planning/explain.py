@@ -51,19 +51,18 @@ class Explanation(Figures):
     gather : str
         How rows are copied into batches: by compiled code, or by NumPy and why.
     threads : str
-        How many threads read and gather, and how many ranks share the cores.
+        How many threads read and gather.
     transfer : str
-        What crosses to the device with each batch, and in which form; empty without a device.
+        What crosses to the device with each batch; empty without one.
     num_shared_reads : int
-        Extra reads because several ranks or workers need the same chunk. A (variable, chunk) pair
-        that ``k`` of them need counts ``k - 1`` times; 0 for one process.
+        Extra reads because several ranks or workers need the same chunk.
     shared_chunks : tuple of (str, tuple of int)
-        The chunks that several ranks read: variable and chunk index.
+        The chunks that several ranks read: variable and index.
     irregular_steps : dict of str to str
-        Per windowed dimension with irregular steps between its labels, the number of these steps
-        and the place of the first one. Windows run across them.
+        By dimension, the number of irregular steps that windows run across, and the place of the
+        first.
     notes : tuple of str
-        Other facts that may surprise the user, each a sentence.
+        Other facts that may surprise, each a sentence.
     """
 
     paths: Mapping[str, str] = field(default_factory=dict)
@@ -82,17 +81,15 @@ class Explanation(Figures):
         return {**self.__dict__, "_times": None}
 
     def plot(self, name: str | None = None) -> Picture:
-        """Draw which chunk is in memory when, and how many regions each batch draws from.
+        """Draw which chunk is in memory when, and how many places each batch draws from.
 
-        Each bar is the stay of a chunk in memory: from the step that first needs it, at its left
-        end, to the step after which it is dropped. Colours are lanes. Where there are too many
-        bars to see, those of every second, third, ... chunk are drawn.
+        Each bar is the stay of a chunk in memory, from the step that first needs it to the last. If
+        there are too many to see, those of every second, third, ... chunk are drawn.
 
         Parameters
         ----------
         name : str, optional
-            Of several sets of samples, the set: each has chunks and a plan of its own. It may be
-            left out if there is only one.
+            Of several sets of samples, the set.
 
         Returns
         -------
@@ -101,8 +98,8 @@ class Explanation(Figures):
         Raises
         ------
         OptionError
-            If the plan is not in this process, because the explanation was pickled, or there is
-            none, because the order is the user's own; if there are several sets and none is named.
+            If the plan is not in this process, or there is none, because the order is the user's
+            own; if there are several sets and none is named.
         UnknownNameError
             If there is no such set.
         MissingDependencyError
@@ -138,7 +135,7 @@ class Explanation(Figures):
         for name, path in self.paths.items():
             by_path.setdefault(path, []).append(name)
         read = [("read", f"{', '.join(names)}: {path}") for path, names in by_path.items()]
-        parts = [("budget", self._budget), ("gather", self.gather), ("threads", self.threads)]
+        parts = [("budget", self._budget), ("threads", self.threads)]
         parts.append(("transfer", self.transfer))
         read += [(name, text) for name, text in parts if text]
         if self.num_shared_reads:
@@ -154,6 +151,9 @@ class Explanation(Figures):
         if not self.is_exact:
             read.append(("note", "these numbers come from the first part of the order only"))
         return [*super()._rows(), *read]
+
+    def _details(self) -> list[tuple[str, str]]:
+        return [*super()._details(), *[("gather", self.gather)] * bool(self.gather)]
 
 
 Cached = set[tuple[int, int]] | frozenset[tuple[int, int]]
@@ -301,7 +301,7 @@ def plan_figures(epoch: Epoch | Remainder) -> dict[str, Any]:
     ):
         note = (
             "the first epoch begins with few chunks and reads while it delivers: its first tenth "
-            f"of batches mixes {begun:.1f} regions, later epochs mix as a full shuffle does"
+            f"of batches mixes {begun:.1f} places, later epochs mix as a full shuffle does"
         )
     return {
         "mixing": float(counts.mean()) if len(counts) else 0.0,

@@ -129,8 +129,8 @@ T = TypeVar("T")
 _REPEATED: Final = "reads divided by the chunks that are needed; 1 reads each of them once"
 _PEAK: Final = "the most bytes of batches, chunks on their way and decoded chunks at a time"
 _REGIONS: Final = (
-    "distinct regions of the data among the samples of a batch, on average: the more, the more a "
-    "batch differs from neighbouring samples"
+    "distinct places of the data, some neighbouring chunks each, among the samples of a batch, on "
+    "average: the more, the more a batch differs from neighbouring samples"
 )
 _FULL_SHUFFLE: Final = (
     "a shuffle in which every order of the samples is equally likely, whatever it costs to read"
@@ -140,10 +140,10 @@ FIGURE_WORDS: Final[Mapping[str, str]] = {
     "padding": "rows that repeat others, so that all ranks have equally many; see batch.is_padding",
     "reads": "chunks that are fetched and decoded, each variable's own",
     "amplification": _REPEATED,
-    "reads a chunk": _REPEATED,
-    "max_amplification": "the most reads a chunk that the plan may need",
+    "reads per chunk": _REPEATED,
+    "max_amplification": "the most reads per chunk that the plan may need",
     "mixing": _REGIONS,
-    "regions a batch": _REGIONS,
+    "places per batch": _REGIONS,
     "in a full shuffle": _FULL_SHUFFLE,
     "of a full shuffle": f"mixing, as a share of that of a full shuffle: {_FULL_SHUFFLE}",
     "memory": "bytes for batches, chunks on their way and decoded chunks at a time",
@@ -191,7 +191,7 @@ def variables_table(variables: Mapping[str, VariableFigures]) -> list[TitledTabl
             f"{figures.read_amplification:.3f}",
         ]
 
-    return list_variables(variables, ["variable", "reads", "decoded", "reads a chunk"], cells)
+    return list_variables(variables, ["variable", "reads", "decoded", "reads per chunk"], cells)
 
 
 def list_variables(
@@ -225,17 +225,12 @@ class FigureTable:
         return {name: to_json_value(value) for name, value in self._figures().items()}
 
     def to_json(self, indent: int | None = 2) -> str:
-        """The figures as JSON.
+        """The figures as JSON, an object with the keys of `to_dict`.
 
         Parameters
         ----------
         indent : int, optional
             Spaces by which nested parts are indented; None for one line.
-
-        Returns
-        -------
-        str
-            An object with the keys of `to_dict`.
         """
         return json.dumps(self.to_dict(), indent=indent)
 
@@ -247,14 +242,13 @@ class FigureTable:
         prefix : str, default "xloader"
             Begins each name.
         separator : str, default "/"
-            Stands between the parts of a name. With ``"_"``, which Prometheus asks for, other
-            characters than letters, digits and underscores become underscores.
+            Stands between the parts of a name: ``"_"`` for Prometheus.
 
         Returns
         -------
         dict of str to float
-            Finite numbers only, such as ``"xloader/read_amplification"``, and for each variable
-            such as ``"xloader/variables/t2m/num_reads"``. Texts and booleans are left out.
+            Finite numbers only, such as ``"xloader/read_amplification"`` and
+            ``"xloader/variables/t2m/num_reads"``.
         """
         return flat_numbers(self._figures(), prefix, separator)
 
@@ -268,6 +262,10 @@ class FigureTable:
     def _rows(self) -> list[tuple[str, str]]:
         """The rows of the table: a heading and a text each."""
         raise NotImplementedError
+
+    def _details(self) -> list[tuple[str, str]]:
+        """Rows on the inside of a plan, which come last."""
+        return []
 
     def _title(self) -> str:
         return type(self).__name__
@@ -290,10 +288,16 @@ class FigureTable:
     def _card_parts(self) -> list[CardPart]:
         """Rows, drawings and tables; of several sets, each of them alone as well."""
         sets: Mapping[str, FigureTable] = getattr(self, "sets", {})
+        details = self._details()
         return [
             Facts(self._rows(), self._hints),
             *self._drawings(),
             *self._tables(),
+            *(
+                [CardSection("details", [Facts(details, self._hints)], is_open=False)]
+                if details
+                else []
+            ),
             *(
                 CardSection(name, figures._card_parts(), is_open=False, summary="this set alone")
                 for name, figures in sets.items()
@@ -301,7 +305,7 @@ class FigureTable:
         ]
 
     def __str__(self) -> str:
-        return self._card_of(Facts(self._rows()), *self._tables()).to_text()
+        return self._card_of(Facts([*self._rows(), *self._details()]), *self._tables()).to_text()
 
     def _repr_html_(self) -> str:
         return self._card_of(*self._card_parts()).to_html()
@@ -318,7 +322,7 @@ class SetShare:
 
     def in_words(self) -> str:
         """The share as a row of a table shows it."""
-        text = f"{float(self.weight):.4g} of the rows, {self.num_samples:,} an epoch"
+        text = f"{float(self.weight):.4g} of the rows, {self.num_samples:,} per epoch"
         if self.num_left_out:
             text += f", {show_count(self.num_left_out, 'sample')} left out of each"
         return f"{text}; {show_nbytes(self.memory_nbytes)} of memory"
@@ -326,17 +330,14 @@ class SetShare:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures(FigureTable):
-    """The figures that an explanation and a report have in common.
-
-    They are of one rank and one epoch, except where noted.
+    """The figures that an explanation and a report have in common: of one rank and one epoch.
 
     Attributes
     ----------
     num_samples : int
         Samples delivered, without padding.
     num_padding : int
-        Rows that fill up the last batch, so that all ranks have equally many. Each repeats another
-        row, and ``batch.is_padding`` marks it. Fewer than ranks, over all ranks together.
+        Rows that repeat another, so that all ranks have equally many: ``batch.is_padding``.
     num_steps : int
         Batches of each rank.
     num_reads : int
@@ -344,35 +345,24 @@ class Figures(FigureTable):
     read_nbytes : int
         Decoded bytes of these chunks.
     read_amplification : float
-        ``num_reads`` divided by the number of distinct pairs needed; 1.00 is each once.
+        Reads per (variable, chunk) pair that is needed; 1.00 is each once.
     peak_nbytes : int
-        The most bytes in use at a time. In an explanation it is an upper bound for batches, chunks
-        in flight, decoded chunks and the indexes of shards. The bound is at most ``memory``, and
-        less if there is less to read. In a report it is measured: the batches in work and the one
-        delivered last, chunks in flight, and decoded chunks, but no indexes. A chunk in flight
-        counts with its stored bytes, or with its decoded size if that is less or the stored size is
-        not known.
+        The most bytes in use at a time: an upper bound, at most ``memory``. In a report it is
+        measured.
     mixing, full_mixing : float
-        Mean number of distinct regions in a global batch, and its value for a full shuffle.
-    num_dropped_windows : int
-        Windows left out, for any reason.
-    dropped_windows : dict of str to int
-        The same by reason. ``"gap"``: windows that cross a gap between labels. ``"end"``: windows
-        that would leave the array, although they would reach elements that no other window
-        reaches.
+        Mean number of distinct regions in a global batch, and in a full shuffle.
+    num_dropped_windows, dropped_windows : int, dict of str to int
+        Windows left out, and the same by reason: ``"gap"``, ``"end"`` (they would leave the array).
     is_exact : bool
         Whether the counts are exact.
     tile : dict of str to int
         Elements of the longest tile, per windowed dimension.
     run, streams, spread, lanes, visits : int
-        The other numbers of the plan's order, as in `Pace`.
+        The other numbers of the plan's order.
     variables : dict of str to VariableFigures
-        The reads of each variable. They sum to ``num_reads`` and ``read_nbytes``. Of several sets,
-        by set and variable, such as ``"era5/t2m"``.
+        ``num_reads`` and ``read_nbytes`` of each variable; of several sets, such as ``"era5/t2m"``.
     sets : dict of str to Explanation or Report
-        Of several sets of samples, the figures of each set's own loader, of which the others are
-        sums; otherwise empty. In a report, its samples are those of the set's own batches, of which
-        an epoch may have used only a part so far.
+        Of several sets of samples, the figures of each.
     shares : dict of str to SetShare
         The part of each set in an epoch.
     """
@@ -413,26 +403,25 @@ class Figures(FigureTable):
         kept = "" if self.num_reads else ": all needed chunks are already in memory"
         chunks = show_count(self.num_reads, "chunk")
         padding = f"{show_count(self.num_padding, 'row')} in the last batch"
-        mixing = f"{self.mixing:.1f} regions a batch; a full shuffle has {self.full_mixing:.1f}"
+        mixing = f"{self.mixing:.1f} places per batch; a full shuffle has {self.full_mixing:.1f}"
         return [
             ("samples", f"{self.num_samples:,} in {show_count(self.num_steps, 'batch')}{dropped}"),
             *[("padding", padding)] * bool(self.num_padding),
             ("reads", f"{chunks}, {show_nbytes(self.read_nbytes)} decoded{kept}"),
-            ("amplification", f"{self.read_amplification:.3f} reads a chunk"),
+            ("amplification", f"{self.read_amplification:.3f} reads per chunk"),
             ("mixing", mixing),
             ("memory", f"{show_nbytes(self.peak_nbytes)} at most"),
-            *(self._plan_rows() if not self.shares else self._share_rows()),
+            *((name, share.in_words()) for name, share in self.shares.items()),
         ]
 
-    def _plan_rows(self) -> list[tuple[str, str]]:
+    def _details(self) -> list[tuple[str, str]]:
         tile = " x ".join(f"{dim} {size}" for dim, size in self.tile.items())
         runs = f"runs of {self.run} tiles in {show_count(self.streams, 'stream')}, "
         runs *= self.run > 1
         visits = f", {self.visits} visits of each tile" * (self.visits > 1)
+        if self.shares:
+            return []
         return [("plan", f"tile {tile}; {runs}spread {self.spread}{visits}, lanes {self.lanes}")]
-
-    def _share_rows(self) -> list[tuple[str, str]]:
-        return [(name, share.in_words()) for name, share in self.shares.items()]
 
 
 def find_set(sets: Mapping[str, T], name: str | None, call: str) -> T:
@@ -480,8 +469,8 @@ _COMPARED: dict[str, Callable[[Figures], str]] = {
     "samples": lambda figures: f"{figures.num_samples:,}",
     "reads": lambda figures: f"{figures.num_reads:,}",
     "decoded": lambda figures: show_nbytes(figures.read_nbytes),
-    "reads a chunk": lambda figures: f"{figures.read_amplification:.3f}",
+    "reads per chunk": lambda figures: f"{figures.read_amplification:.3f}",
     "peak memory": lambda figures: show_nbytes(figures.peak_nbytes),
-    "regions a batch": lambda figures: f"{figures.mixing:.1f}",
+    "places per batch": lambda figures: f"{figures.mixing:.1f}",
     "in a full shuffle": lambda figures: f"{figures.full_mixing:.1f}",
 }

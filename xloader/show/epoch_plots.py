@@ -109,7 +109,7 @@ def _draw_regions(axes: Axes, times: ResidenceTimes, mixing: float, full_mixing:
         label=f"full shuffle {full_mixing:.1f}",
     )
     axes.set_ylim(0, 1.15 * max(full_mixing, float(times.regions.max(initial=1))))
-    name_axes(axes, "regions a batch\ndraws from", "step of the epoch")
+    name_axes(axes, "places a batch\ndraws from", "step of the epoch")
     legend_beside(axes)
 
 

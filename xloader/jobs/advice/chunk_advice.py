@@ -127,7 +127,7 @@ class ChunkProposal:
             texts["memory"] = f"needs {show_nbytes(need)}" if need else "cannot be planned"
         else:
             texts["chunks read"] = f"{explanation.num_reads:,}"
-            texts["reads a chunk"] = f"{explanation.read_amplification:.3f}"
+            texts["reads per chunk"] = f"{explanation.read_amplification:.3f}"
             texts["memory"] = f"{show_nbytes(explanation.peak_nbytes)} at most"
         if self.mixing_share is not None:
             texts["mixing, of a full shuffle"] = f"{self.mixing_share:.0%}"
@@ -143,8 +143,7 @@ class ChunkProposal:
 class Advice:
     """Today's chunks and better ones for some samples and the options of a loader.
 
-    It is made by :meth:`xloader.Samples.advise`. ``print(advice)`` shows it in words and as a
-    table.
+    ``print(advice)`` shows it in words and as a table.
 
     Attributes
     ----------

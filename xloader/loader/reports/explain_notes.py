@@ -99,7 +99,7 @@ def transfer_in_words(
     if plain:
         listed.append(f"{', '.join(plain)} as values")
     way = pinning_in_words(options.processes, recipe.is_mapped, refusal)
-    transfer = f"{show_nbytes(nbytes)} a batch to {device}: {', '.join(listed)}"
+    transfer = f"{show_nbytes(nbytes)} per batch to {device}: {', '.join(listed)}"
     return f"{transfer}, {way}" if way else transfer
 
 
@@ -197,7 +197,7 @@ class MemoryAdvice:
             reads = f"reads every chunk {expected.read_amplification:.1f} times"
             reasons.append(f"{self._windows_in_words()} with {memory} {reads}")
         if is_poor:
-            mixed = f"{expected.mixing:.1f} of {expected.full_mixing:.1f} regions"
+            mixed = f"{expected.mixing:.1f} of {expected.full_mixing:.1f} places"
             reasons.append(f"batches mix {mixed}" + ("" if is_costly else f" with {memory}"))
         _, words = self._find_enough(expected)
         remedy = words and f"{words}; "
@@ -210,7 +210,7 @@ class MemoryAdvice:
             return ""
         return (
             f"mixing tells nothing here: all samples begin in {REGION_CHUNKS} neighbouring chunks "
-            "or fewer, which count as one region, so the samples of a batch may come from one "
+            "or fewer, which count as one place, so the samples of a batch may come from one "
             "chunk (smaller chunks or more memory mix more)"
         )
 
@@ -228,7 +228,7 @@ class MemoryAdvice:
             remedy += f"; fewer lanes mix better too: {lanes}"
         warnings: list[tuple[str, type[XloaderWarning]]] = []
         if is_poor:
-            mixed = f"batches mix {expected.mixing:.1f} regions, those of a full shuffle"
+            mixed = f"batches mix {expected.mixing:.1f} places, those of a full shuffle"
             warnings.append((f"{mixed} {expected.full_mixing:.1f}: {remedy}", PlanWarning))
         if is_costly:
             often = f"each chunk will be read {expected.read_amplification:.2f} times, more than"

@@ -1,0 +1,1 @@
+"""The documentation as a reader sees it, once ``make docs`` has built it."""
