@@ -129,7 +129,7 @@ def _endless(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor,
         yield from batches
 
 
-def _loss(net: nn.Module, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+def _loss(net: nn.Module, inputs: Tensor, targets: Tensor, weights: Tensor) -> Any:
     """The mean squared error of normalised forecasts, each row by its weight."""
     return ((net(inputs) - targets).square() * weights).mean()
 
