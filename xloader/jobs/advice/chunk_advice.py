@@ -143,8 +143,7 @@ class ChunkProposal:
 class Advice:
     """Today's chunks and better ones for some samples and the options of a loader.
 
-    It is made by :meth:`xloader.Samples.advise`. ``print(advice)`` shows it in words and as a
-    table.
+    ``print(advice)`` shows it in words and as a table.
 
     Attributes
     ----------
