@@ -49,7 +49,7 @@ def main() -> None:
     print("\n\n".join([about, *tables.values()]))
     if is_whole and options.write:
         page.write_tables(tables)
-        made = f"{about}\n\n{tables['speeds']}"
+        made = page.make_page(about, tables["speeds"])
         page.PAGE.write_text(page.write_between(page.PAGE.read_text("utf-8"), made), "utf-8")
         # The chart of the page is drawn from the first table.
         subprocess.run([sys.executable, page.ROOT / "docs" / "drawings"], check=True)

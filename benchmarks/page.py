@@ -21,6 +21,16 @@ END = "<!-- made by `python -m benchmarks`: end -->"
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 TABLES = ROOT / "docs" / "_static" / "benchmarks"
+_SHOWN = {
+    "layout": "layout",
+    "reference": "of the limit",
+    "fastest sequential": "fastest sequential",
+    "xbatcher": "xbatcher",
+    "isel, 0 workers": "DataLoader, 0 workers",
+    "isel, 2 workers": "DataLoader, 2 workers",
+    "dask": "dask",
+}
+"""The columns of the table on the page, and what they are called there."""
 _LIBRARIES = (
     "numpy",
     "xarray",
@@ -51,7 +61,7 @@ def write_between(text: str, made: str) -> str:
 
 
 def make_tables(results: Sequence[Result], grown: Sequence[Growth]) -> dict[str, str]:
-    """Return the tables of a run by name; the page shows the first one."""
+    """Return the tables of a run by name."""
     tables = {
         "speeds": table.show_ratios(results),
         "figures": table.show_figures(results),
@@ -65,6 +75,14 @@ def write_tables(tables: dict[str, str], folder: Path = TABLES) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in tables.items():
         (folder / f"{name}.csv").write_text(to_csv(text), "utf-8")
+
+
+def make_page(about: str, speeds: str) -> str:
+    """Return the text between the markers: ``about``, and the columns that the page shows."""
+    rows = csv.DictReader(io.StringIO(to_csv(speeds)))
+    # A number and its "x" stay on one line.
+    cells = [[row[name].replace(" x", "\xa0x") for name in _SHOWN] for row in rows]
+    return f"{about}\n\n{table.make_table(list(_SHOWN.values()), cells)}"
 
 
 def to_csv(text: str) -> str:

@@ -218,7 +218,11 @@ def test_a_run_is_written_between_the_markers_and_beside_the_page(tmp_path):
     for broken in ("", page.BEGIN, page.END + page.BEGIN, 2 * (page.BEGIN + page.END)):
         with pytest.raises(ValueError, match="each once"):
             page.write_between(broken, "new")
-    page.write_tables(page.make_tables([result_of()], []), tmp_path)
+    tables = page.make_tables([result_of()], [])
+    made = page.make_page("about", tables["speeds"])
+    assert page.BEGIN + "\n\n`python -m benchmarks`" in page.PAGE.read_text("utf-8")
+    assert made.splitlines()[2] in page.PAGE.read_text("utf-8")
+    page.write_tables(tables, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} < {
         path.name for path in page.TABLES.iterdir()
     }

@@ -10,6 +10,7 @@ const world = vm.createContext({
   DOCUMENTATION_OPTIONS: {},
   document: { addEventListener() {}, getElementById: () => null, readyState: "loading" },
   _ready() {},
+  _: (words) => words,
 });
 world.window = world;
 for (const path of ["_static/language_data.js", "_static/searchtools.js", "searchindex.js"]) {
