@@ -4,18 +4,19 @@ python -m benchmarks                          # everything, in less than ten min
 python -m benchmarks --only steps3,small      # some layouts
 python -m benchmarks --quick                  # small data, to check that everything runs
 
-A full run writes its tables to docs/benchmarks.md and its plot beside it.
+A full run writes its first table to docs/benchmarks.md, and all of them to files beside it.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import contest, growth, latency, page, picture, reference
+from benchmarks import contest, growth, latency, page, reference
 from benchmarks.growth import Growth
 from benchmarks.layouts import LAYOUTS, Layout
 from benchmarks.measure import Effort
@@ -43,11 +44,15 @@ def main() -> None:
     is_whole = set(options.only) == set(NAMES) and not options.quick
     command = "python -m benchmarks" + " --quick" * options.quick
     about = page.describe_run(command, time.perf_counter() - begin)
-    made = page.make_page(" ".join([about, *left_out]), results, grown)
-    print(made)
+    about = " ".join([about, *left_out])
+    tables = page.make_tables(results, grown)
+    print("\n\n".join([about, *tables.values()]))
     if is_whole and options.write:
-        picture.draw(grown, page.PICTURE)
+        page.write_tables(tables)
+        made = page.make_page(about, tables["speeds"])
         page.PAGE.write_text(page.write_between(page.PAGE.read_text("utf-8"), made), "utf-8")
+        # The chart of the page is drawn from the first table.
+        subprocess.run([sys.executable, page.ROOT / "docs" / "drawings"], check=True)
 
 
 def _measure_layouts(

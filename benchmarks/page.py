@@ -1,8 +1,10 @@
-"""The page of results: measurements and the machine, written between two markers."""
+"""The page of results: one table between two markers, and files with all tables beside it."""
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
+import io
 import os
 import platform
 from collections.abc import Sequence
@@ -17,9 +19,18 @@ from benchmarks.results import Result
 BEGIN = "<!-- made by `python -m benchmarks`: begin -->"
 END = "<!-- made by `python -m benchmarks`: end -->"
 ROOT = Path(__file__).resolve().parents[1]
-CAPTION = "Planning, peak memory and speed against the size of the data; grey is what is allowed"
 PAGE = ROOT / "docs" / "benchmarks.md"
-PICTURE = ROOT / "docs" / "_static" / "growth.png"
+TABLES = ROOT / "docs" / "_static" / "benchmarks"
+_SHOWN = {
+    "layout": "layout",
+    "reference": "of the limit",
+    "fastest sequential": "fastest sequential",
+    "xbatcher": "xbatcher",
+    "isel, 0 workers": "DataLoader, 0 workers",
+    "isel, 2 workers": "DataLoader, 2 workers",
+    "dask": "dask",
+}
+"""The columns of the table on the page, and what they are called there."""
 _LIBRARIES = (
     "numpy",
     "xarray",
@@ -49,19 +60,38 @@ def write_between(text: str, made: str) -> str:
     return f"{before}{BEGIN}\n\n{made}\n\n{END}{after}"
 
 
-def make_page(about: str, results: Sequence[Result], grown: Sequence[Growth]) -> str:
-    """Return the text between the markers: ``about``, then the tables."""
-    parts = [
-        about,
-        table.show_ratios(results),
-        "### Figures",
-        table.show_figures(results),
-        "### Reading in turn, GB/s decoded",
-        table.show_sequential(results),
-    ]
-    if grown:
-        parts += ["### Growth", table.show_growth(grown), f"![{CAPTION}](_static/{PICTURE.name})"]
-    return "\n\n".join(parts)
+def make_tables(results: Sequence[Result], grown: Sequence[Growth]) -> dict[str, str]:
+    """Return the tables of a run by name."""
+    tables = {
+        "speeds": table.show_ratios(results),
+        "figures": table.show_figures(results),
+        "sequential": table.show_sequential(results),
+    }
+    return {**tables, "growth": table.show_growth(grown)} if grown else tables
+
+
+def write_tables(tables: dict[str, str], folder: Path = TABLES) -> None:
+    """Write each table as a file of comma-separated values."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in tables.items():
+        (folder / f"{name}.csv").write_text(to_csv(text), "utf-8")
+
+
+def make_page(about: str, speeds: str) -> str:
+    """Return the text between the markers: ``about``, and the columns that the page shows."""
+    rows = csv.DictReader(io.StringIO(to_csv(speeds)))
+    # A number and its "x" stay on one line.
+    cells = [[row[name].replace(" x", "\xa0x") for name in _SHOWN] for row in rows]
+    return f"{about}\n\n{table.make_table(list(_SHOWN.values()), cells)}"
+
+
+def to_csv(text: str) -> str:
+    """Return a Markdown table as comma-separated values."""
+    head, _, *rows = text.splitlines()
+    file = io.StringIO()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, *rows)]
+    csv.writer(file, lineterminator="\n").writerows(cells)
+    return file.getvalue()
 
 
 def describe_run(command: str, seconds: float) -> str:

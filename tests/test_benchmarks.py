@@ -211,6 +211,26 @@ def test_memory_and_plan_are_held_to_what_is_allowed():
 # --- the page
 
 
+def test_a_run_is_written_between_the_markers_and_beside_the_page(tmp_path):
+    written = page.write_between(f"a{page.BEGIN}x{page.END}b", "new")
+    assert written == f"a{page.BEGIN}\n\nnew\n\n{page.END}b"
+    page.write_between(page.PAGE.read_text("utf-8"), "new")
+    for broken in ("", page.BEGIN, page.END + page.BEGIN, 2 * (page.BEGIN + page.END)):
+        with pytest.raises(ValueError, match="each once"):
+            page.write_between(broken, "new")
+    tables = page.make_tables([result_of()], [])
+    made = page.make_page("about", tables["speeds"])
+    assert page.BEGIN + "\n\n`python -m benchmarks`" in page.PAGE.read_text("utf-8")
+    assert made.splitlines()[2] in page.PAGE.read_text("utf-8")
+    page.write_tables(tables, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} < {
+        path.name for path in page.TABLES.iterdir()
+    }
+    for path in tmp_path.iterdir():
+        head, *_ = path.read_text("utf-8").splitlines()
+        assert (page.TABLES / path.name).read_text("utf-8").splitlines()[0] == head
+
+
 # --- worker processes
 
 

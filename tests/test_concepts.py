@@ -1,4 +1,4 @@
-"""The drawings of concepts and guides are what their script makes today, and all are shown."""
+"""Drawings of the site are what their script makes today, and all are shown."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ import xloader
 from xloader.testing import write_store
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = [page for folder in ("concepts", "guides") for page in sorted((DOCS / folder).glob("*.md"))]
-PICTURES = [
-    path for page in ("concepts", "guides") for path in (DOCS / "_static" / page).glob("*-*.*g")
-]
+PAGES = [*DOCS.glob("concepts/*.md"), *DOCS.glob("guides/*.md"), DOCS / "benchmarks.md"]
+PICTURES = [*(DOCS / "_static").glob("*/*-*.*g")]
 KEPT = [path for path in PICTURES if path.suffix == ".svg"]
 """Pictures that are no drawings come from other scripts."""
 

@@ -39,3 +39,10 @@ def test_a_guide_begins_with_words_and_ends_with_where_to_go(page):
     assert text.index("\n## See also\n") == text.rindex("\n## ")
     links = text[text.index("\n## See also\n") :].count("\n- ")
     assert 1 <= links <= 3
+
+
+def test_the_lines_of_the_recipes_are_python():
+    rows = re.findall(r"^\| \[.+\) \| (.+) \|$", (DOCS / "start/recipes.md").read_text(), re.M)
+    assert len(rows) >= 40
+    for line in (line for row in rows for line in re.findall(r"`([^`$]+)`", row)):
+        assert compile(f"samples{line}" if line[0] == "." else line, line, "exec")

@@ -28,20 +28,14 @@ MADE_BY_XLOADER = {
 }
 """Classes that users do not call: how they are made is no part of the reference."""
 
-IN_FULL = {
-    "Batch": ("to_xarray", "with_arrays"),
-    "Mosaic": ("write", "close", "is_done"),
-    "Rng": ("uniform", "normal", "integers", "split"),
-    "RunningStats": ("update", "to_dataset"),
-    "torch.ChunkSampler": ("resume",),
-    "torch.IterableDataset": ("resume",),
-}
+IN_FULL = {"Mosaic": ("write",)}
 """Methods without a page of their own whose whole text is on the page of their class."""
 
 INTERNAL = {
-    "Loader": ("options", "collate_fn", "prefetch_factor"),
+    "Loader": ("batch_sampler", "collate_fn", "dataset", "options", "prefetch_factor", "sampler"),
     "Batch": ("require_ids",),
     "Samples": ("recipe",),
+    "ChunkSampler": ("num_replicas", "num_samples", "rank", "steps", "total_size"),
 }
 """Members that other parts of the library use."""
 
@@ -75,8 +69,11 @@ def first_line(value: Any) -> str:
 
 
 def field_rows(kind: type) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a class of results, those of its bases first: names, and meanings."""
-    for base in reversed(kind.__mro__):
+    """Yield the fields of a class of results, those of its bases first: names, and meanings.
+
+    A report leaves the fields of its base to the page of the explanation.
+    """
+    for base in [kind] if kind.__name__ == "Report" else reversed(kind.__mro__):
         parts = sections_of(inspect.cleandoc(vars(base).get("__doc__") or ""))
         if base.__module__.startswith("xloader."):
             for title in ("Parameters", "Attributes"):
@@ -98,12 +95,13 @@ def members_of(kind: type) -> Iterator[tuple[str, Any]]:
 def member_rows(fullname: str, pages: set[str]) -> Iterator[tuple[str, str]]:
     """Yield the fields of a class, and the members that are shown nowhere in full."""
     kind = resolve(fullname)
-    if kind.__name__ in MADE_BY_XLOADER:
-        yield from field_rows(kind)
+    fields = [*field_rows(kind)] if kind.__name__ in MADE_BY_XLOADER else []
+    yield from fields
+    listed = " ".join(names for names, _ in fields)
     shown = {f"{fullname}.{name}" for name in IN_FULL.get(fullname.removeprefix("xloader."), ())}
     methods = []
     for key, member in members_of(kind):
-        if f"{fullname}.{key}" in shown | pages:
+        if f"{fullname}.{key}" in shown | pages or f"``{key}``" in listed:
             continue
         if isinstance(member, property) or hasattr(member, "attrname"):
             yield f"``{key}``", first_line(member)

@@ -11,6 +11,7 @@ const world = vm.createContext({
   document: { addEventListener() {}, getElementById: () => null, readyState: "loading" },
   _: (words) => words,
   _ready() {},
+  _: (words) => words,
 });
 world.window = world;
 for (const path of ["_static/language_data.js", "_static/searchtools.js", "searchindex.js"]) {

@@ -357,16 +357,14 @@ class Checkpoint:
     def save(self, value: Any = None) -> None:
         """Keep the position of the loader, after its last batch, and a value, both at one stroke.
 
-        If the worker is lost, another one calls the function again: with a loader that goes on
-        after this batch, and with this value as ``checkpoint().value``. Predictions that wait in
-        memory for their mosaic are written to disk first, if the function has made the mosaic in
-        the thread in which it is called.
+        If the worker is lost, another one calls the function again, after this batch and with this
+        value as ``checkpoint().value``. Predictions of a mosaic made in the same thread are written
+        first.
 
         Parameters
         ----------
         value : object, optional
-            Results until now, such as sums, or the name of a file with the weights of a model. It
-            is pickled: at most 1 MiB without ``path``.
+            Results until now, or the name of a file. It is pickled: at most 1 MiB without ``path``.
 
         Raises
         ------
@@ -412,9 +410,11 @@ def note_mosaic(mosaic: Any) -> None:
 
 
 def checkpoint() -> Checkpoint:
-    """The checkpoint of the rank that this function is called for, in `xloader.dask.run`.
+    """The checkpoint of a rank of :func:`xloader.dask.run`.
 
-    Call it in the thread in which the function is called, and hand it on to others.
+    ``checkpoint.save(value)`` keeps the position of the loader and a value, as a pickle of at most
+    1 MiB without ``path``. ``checkpoint.value`` is what was saved last, ``checkpoint.attempt`` how
+    often the rank was taken up before. Call it in the thread of the function.
 
     Returns
     -------
@@ -424,7 +424,7 @@ def checkpoint() -> Checkpoint:
     Raises
     ------
     OptionError
-        If no rank of `xloader.dask.run` is at work in this thread.
+        If no rank of :func:`xloader.dask.run` is at work in this thread.
 
     Examples
     --------

@@ -33,20 +33,18 @@ OutputKind = Literal["torch", "numpy", "jax", "cupy"]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRules:
-    """Bounds that the plan of all epochs keeps to, for the option ``plan`` of a loader.
+    """Bounds of the plan, for ``plan`` of a loader.
 
     Parameters
     ----------
     max_amplification : float, default 1.05
-        How often a chunk may be read on average in an epoch. A little more than 1 is needed where
-        windows straddle chunks. With 2 or more, the plan may come by a chunk several times in an
-        epoch, each time for a part of its samples, if that mixes better.
+        Mean number of reads per chunk in an epoch, at most. With 2 or more, the plan may read a
+        chunk several times, each time for a part of its samples, if that mixes better.
     lanes : int, optional
-        Number of independent parts of the order, which the ranks and their processes divide among
-        them; by default one for each rank, or for each of its processes. If it is given, batches
-        are the same on any number of ranks and processes that divides it.
+        Independent parts of the order, which ranks and processes divide among them; by default one
+        for each. If given, batches are the same on any number of ranks that divides it.
     spread : int, optional
-        How many later tiles come in while a tile hands out its samples; by default, as many as the
+        How many later tiles come in while a tile hands out its samples; by default as many as the
         memory allows.
 
     Raises
@@ -79,27 +77,23 @@ class PlanRules:
 
 @dataclass(frozen=True)
 class OnDevice:
-    """Place and form of the delivered batches, for the option ``device`` of a loader.
+    """Place and form of batches, for ``device`` of a loader.
 
     Parameters
     ----------
     device : torch.device or str, optional
-        Device that batches are copied to while the one before is used, such as ``"cuda"``,
-        ``"cuda:1"`` or ``"mps"``. By default they stay in ordinary memory.
+        As ``device`` of :meth:`Samples.loader`; by default batches stay in ordinary memory.
     dtype : {"float32", "float16", "bfloat16"}, optional
-        Dtype of the floating fields, which are converted after all transforms; by default they
-        keep their own. Integers and booleans stay as they are. NumPy and CuPy have no bfloat16.
+        Dtype of the floating fields after all transforms. NumPy and CuPy have no bfloat16.
     transform : callable, optional
-        A function of tensors, called as ``fn(batch)`` with each :class:`Batch` on its device. It
-        returns a batch, a dict or a tuple with the same fields, on the same device. It is called
-        once on zeros when the loader is made. On a GPU it runs in the current stream of the
-        training loop.
+        Called as ``fn(batch)`` with each :class:`Batch` on its device, in the current stream of the
+        training loop. It returns a batch, dict or tuple with the same fields. It is called once on
+        zeros when the loader is made.
     random : bool, default False
-        Whether ``transform`` is called as ``fn(batch, rng)``, with an :class:`~xloader.Rng` as in
-        :meth:`Samples.map`.
+        Whether it is called as ``fn(batch, rng)``, with an :class:`~xloader.Rng`.
     out : Batch, optional
-        Tensors that each batch overwrites, for CUDA graphs. They have ``batch_size`` rows, so pass
-        ``drop_last=True`` where the last batch would be shorter.
+        Tensors of ``batch_size`` rows that each batch overwrites, for CUDA graphs; pass
+        ``drop_last=True`` too.
 
     Raises
     ------

@@ -50,40 +50,30 @@ def run(
     worker_timeout: float = 300.0,
     **loader_options: Any,
 ) -> list[Any]:
-    """Call a function on the workers of a dask cluster, once for each rank, with its loader.
+    """Call a function with a loader on each worker of a dask cluster.
 
-    Each rank's loader is made on its worker, as ``samples.loader(world=...)`` makes it. Together
-    the ranks get all samples, in the batches that as many processes would get that torchrun or
-    SLURM had started.
+    Together the ranks get all samples, in the batches of as many processes of torchrun. A worker
+    has as many ranks at a time as it has threads; others wait, so ranks must not wait for each
+    other: train with shared gradients by torchrun or SLURM, without dask.
 
-    A worker has as many ranks at a time as it has threads. Further ranks wait, so ranks must not
-    wait for each other: for training with gradients that all ranks share, start one process for
-    each GPU with torchrun or SLURM, without dask. An adaptive cluster does not see ranks that wait:
-    ask for its workers first, as with ``cluster.scale(4)``.
-
-    If a worker is lost, another one takes up its rank: from the last
-    :meth:`xloader.dask.Checkpoint.save`, or from the beginning if there was none. So a function
-    must bear being called again. If the function raises an error, all ranks are cancelled; so they
-    are by Ctrl-C. A rank that is cancelled ends at its next batch with a `ClosedError`.
+    If a worker is lost, another one takes up its rank from the last checkpoint, or from the
+    beginning. If the function raises, or by Ctrl-C, all ranks end at their next batch with a
+    `ClosedError`.
 
     Parameters
     ----------
     fn : callable
-        Called as ``fn(loader)``. Its result must pickle. Functions of notebooks, lambdas and
-        closures are possible; what they refer to is copied for each rank.
+        Called as ``fn(loader)``. Its result must pickle.
     samples : Samples or Interleaved
         The samples, over stores that all workers reach.
     world_size : int, optional
-        Number of ranks. By default the number of workers that are there now: pass it where workers
-        are still starting.
+        Number of ranks; by default the number of workers now.
     client : distributed.Client, optional
-        The cluster. By default the active client.
+        The cluster; by default the active client.
     path : str or path, optional
-        A folder that the client and all workers reach, for checkpoints and results. If the client
-        is killed, make the same call again: finished ranks are not run again, the others go on
-        from their checkpoints. By default checkpoints are kept on the scheduler, for the time of
-        this call. Results and checkpoints are pickles, which can run any code when they are read:
-        use a folder in which only people whom you trust can write.
+        A folder that the client and all workers reach, for checkpoints and results: after a kill of
+        the client, the same call goes on. They are pickles, which can run any code: only people
+        whom you trust may write there. By default the scheduler keeps them.
     overwrite : bool, default False
         Whether to begin anew if the path holds checkpoints or results.
     retries : int, default 3
@@ -91,8 +81,7 @@ def run(
     worker_timeout : float, default 300.0
         Seconds to wait for a worker while there is none.
     **loader_options
-        Options of :meth:`xloader.Samples.loader`, except ``world``. ``memory``
-        is for each rank. By default, ranks on one machine divide its cores as their ``threads``.
+        Options of :meth:`xloader.Samples.loader`, except ``world``. ``memory`` is for each rank.
 
     Returns
     -------
@@ -102,12 +91,10 @@ def run(
     Raises
     ------
     OptionError
-        If an option is outside its range, there is no client, or the function or the samples
-        cannot be sent to workers. Nothing has run then.
-    TargetError
-        If the path holds the checkpoints of another function, or of other options.
-    StateError
-        If the path holds the checkpoints of other samples.
+        If an option is outside its range, there is no client, or something cannot be sent to
+        workers.
+    TargetError, StateError
+        If the path holds the checkpoints of another function, other options or other samples.
     ClusterError
         If a rank has lost its worker too often, no worker comes, or the cluster fails.
     Exception

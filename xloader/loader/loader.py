@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 class Loader(ABC):
-    """Iterable over shuffled batches that reads each chunk as few times as the memory allows.
+    """Iterable over shuffled batches; each ``iter`` is one epoch.
 
-    It is made by :meth:`Samples.loader`, by the loader of :func:`xloader.interleave`, or as a
-    :class:`Rollout`. Each ``iter`` is one epoch. After a complete epoch, the next ``iter`` delivers
-    the next one. After a break in the middle, it starts the same epoch again from its first batch.
+    It reads each chunk as few times as the memory allows. ``len(loader)`` counts the batches of an
+    epoch on this rank. After a complete epoch, the next ``iter`` delivers the next one; after a
+    break, the same one from its first batch. :meth:`Samples.loader` makes it.
 
     Parameters
     ----------
@@ -171,10 +171,9 @@ class Loader(ABC):
         return self.options.batch_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next ``iter`` delivers, from its first step on.
+        """Choose the epoch that the next ``iter`` delivers.
 
-        An iterator that has not been asked for a batch yet switches to this epoch as well. If it
-        is the epoch of a state that was just loaded, the position of that state is kept.
+        If it is the epoch of a state that was just loaded, the position of that state is kept.
 
         Parameters
         ----------
@@ -189,7 +188,7 @@ class Loader(ABC):
         self._cursor.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the loader: after the last batch that was yielded.
+        """The position after the last batch that was yielded.
 
         Returns
         -------
@@ -214,24 +213,21 @@ class Loader(ABC):
         return self._save(self._cursor.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved position of a loader of the same samples. No chunk is read yet.
+        """Continue from a saved position. No chunk is read yet.
 
-        The loader adopts the plan and the seed of the state. It then delivers the batches that
-        the other loader would have delivered, on any number of ranks that divides the state's
-        lanes. The next ``iter`` delivers the remainder of the state's epoch. It reads only chunks
-        that were in memory when the state was saved, or that had not been read by then.
+        The loader takes the plan and the seed of the state. The next ``iter`` delivers the rest of
+        its epoch, on any number of ranks that divides the state's lanes.
 
         Parameters
         ----------
         state : dict
-            The return value of :meth:`state_dict` on any rank, also after a round trip through
-            JSON.
+            The value of :meth:`state_dict` on any rank, also after a round trip through JSON.
 
         Raises
         ------
         StateError
-            If the state is damaged, or was saved with other samples, another global batch or
-            another ``shuffle`` or ``drop_last``.
+            If the state is damaged, or of other samples, another global batch, ``shuffle`` or
+            ``drop_last``.
         OptionError
             If the ranks do not divide the state's lanes. The error names rank counts that do.
         MemoryBudgetError
@@ -243,7 +239,7 @@ class Loader(ABC):
         self._load(state)
 
     def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
-        """Predict what the next ``iter`` will read and hold in memory. No chunk of data is read.
+        """Predict what the next ``iter`` will read. No chunk of data is read.
 
         Parameters
         ----------
@@ -273,9 +269,6 @@ class Loader(ABC):
     ) -> Picture:
         """Draw the first batch that the next ``iter`` would deliver. The loader does not move on.
 
-        The samples are read on their own, without the loader's memory and threads, so an iteration
-        under way goes on undisturbed.
-
         Parameters
         ----------
         num_rows : int, default 3
@@ -288,9 +281,8 @@ class Loader(ABC):
         Returns
         -------
         matplotlib.figure.Figure
-            The rows, as :meth:`Batch.plot` draws them. The title says epoch, step, shapes, dtypes
-            and bytes, and the share of NaN where there is any. A ``transform`` of `OnDevice`
-            and a ``collate_fn`` are not called.
+            As :meth:`Samples.plot` draws rows, with shapes, dtypes, bytes and the share of NaN.
+            Functions of `OnDevice` and a ``collate_fn`` are not called.
 
         Raises
         ------
@@ -324,37 +316,31 @@ class Loader(ABC):
     ) -> BatchVariance:
         """Measure how much the means of batches vary, against those of a full shuffle.
 
-        That is the noise which a training's gradient sees, in place of the count of regions that
-        ``explain().mixing`` is. The plan says which samples some batches of the epoch have. These
-        samples are read once, and nothing else: the loader does not move on. Often that is most
-        chunks of an epoch. It takes the loader's ``memory``, beside that of an iteration under way.
+        That is the noise which a training's gradient sees. The samples of some batches of the epoch
+        are read once, which is often most chunks of an epoch. The loader does not move on.
 
         Parameters
         ----------
         variable : str, optional
-            Name of a variable, in all fields that have it; by default all variables of all fields,
-            each with a ratio of its own. Chunks of other variables are not read then, unless there
-            is a transform that may need them. After :meth:`Samples.map` or a recorded method it is
-            the name of a channel, or of a field without named channels.
+            Name of a variable; by default all. After :meth:`Samples.map` or a recorded method, of a
+            channel or field.
         num_batches : int, default 64
-            Global batches that are looked at, one in each of so many equal parts of the epoch, so
-            that its ends count as much as they are long. All, if the epoch has no more than that.
-            With 64 the standard error is at most about a fifth of the ratio.
+            Global batches that are looked at, evenly over the epoch. With 64 the standard error is
+            at most about a fifth of the ratio.
         epoch : int, optional
-            Number of the epoch; by default the one that the next ``iter`` delivers, from its begin.
+            Number of the epoch; by default the one that the next ``iter`` delivers.
 
         Returns
         -------
         BatchVariance
-            The ratio of the variances, its standard error, and the effective batch size.
+            ``ratio`` of the variances, its ``standard_error``, and ``effective_batch_size``.
 
         Raises
         ------
         EmptySamplesError
             If the epoch has fewer than two full batches.
         OptionError
-            If ``num_batches`` or ``epoch`` is outside its range, or the loader has several sets,
-            which are no sample of one population.
+            If ``num_batches`` or ``epoch`` is outside its range, or the loader has several sets.
         UnknownNameError
             If no field has the variable.
         UnsupportedDataError
@@ -362,33 +348,25 @@ class Loader(ABC):
         MemoryBudgetError
             If the loader's memory is too small to read the samples beside the sums.
         ChunkError
-            If a chunk cannot be read, also with ``on_error="skip"``.
+            If a chunk cannot be read.
 
         Notes
         -----
-        With :math:`m_b` the means of :math:`K` of the epoch's :math:`n` global batches of :math:`B`
-        samples, and all squares summed over elements,
+        With the means ``m_b`` of ``K`` of the ``n`` global batches of ``B`` samples, and squares
+        summed over at most 4,096 elements of each sample and variable that are finite in all
+        samples:
 
         .. code-block:: text
 
-           M     = B * sum((m_b - mean of all m_b)**2) / (K - 1)           among batches
-           W     = sum((sample - mean of its batch)**2)                    within batches
-           S2    = ((n - 1) * M + n / K * W) / (n * B - 1)                 variance of all samples
+           M     = B * sum((m_b - mean of all m_b)**2) / (K - 1)
+           W     = sum((sample - mean of its batch)**2)
+           S2    = ((n - 1) * M + n / K * W) / (n * B - 1)
            ratio = M / S2
 
         This is the design effect of cluster sampling (Kish, *Survey Sampling*, Wiley, 1965), with
-        the variances of Cochran, *Sampling Techniques*, Wiley, 1977, section 9.4. It is exact for
-        the epoch if all batches are taken. An epoch of few batches may exceed ``B`` a little: the
-        greatest ratio is ``(n * B - 1) / (n - 1)``.
-
-        The values are those that are delivered, after all transforms, but before
-        :class:`OnDevice` and ``collate_fn``. At most 4,096 elements of each sample and variable
-        are looked at, evenly over the sample, and fewer if their sums would take more than 1/16
-        of the memory. An element that is NaN or infinite in some sample is left out and counted. A
-        sample that occurs several times is read and transformed once. A function of
-        :meth:`Samples.map` that combines samples sees others than in training. All ranks find the
-        same figures, each by reading all of the samples; ranks that share samples
-        (:meth:`Samples.slab`) find those of their own slabs.
+        the variances of Cochran, *Sampling Techniques*, Wiley, 1977, section 9.4; exact if all
+        batches are taken. Values are those after all transforms, but before :class:`OnDevice` and
+        ``collate_fn``.
 
         Examples
         --------
@@ -437,20 +415,19 @@ class Loader(ABC):
     def progress(self, **tqdm_options: Any) -> Any:
         """Iterate over an epoch with a progress bar of tqdm, in a terminal or a notebook.
 
-        The bar counts batches. It also shows the decoded bytes read a second, and the share of the
-        time in which the training loop waited for a batch. It begins where the next ``iter``
-        begins, also after :meth:`load_state_dict`.
+        It shows batches, the decoded bytes read per second, and the share of the time in which the
+        training loop waited.
 
         Parameters
         ----------
         **tqdm_options
             Keyword arguments of ``tqdm.auto.tqdm``, such as ``desc``. By default, only rank 0 shows
-            a bar: pass ``disable=False`` for all ranks, ``disable=True`` for none.
+            a bar: pass ``disable=False`` for all ranks.
 
         Returns
         -------
         tqdm.tqdm
-            The bar. Iterate over it in place of the loader; ``set_postfix`` adds figures to it.
+            The bar, to iterate over in place of the loader.
 
         Raises
         ------
@@ -470,8 +447,8 @@ class Loader(ABC):
     def close(self) -> None:
         """Stop the threads and release the memory. It may be called more than once.
 
-        It returns within two seconds. A thread that is stuck in a read is left behind, and ends
-        by itself once the read returns. A closed loader cannot be iterated any more.
+        It returns within two seconds: a thread that is stuck in a read ends by itself later. A
+        closed loader cannot be iterated any more.
         """
         self._is_closed = True
         with self._lock:

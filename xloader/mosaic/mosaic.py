@@ -43,20 +43,17 @@ _NOT_DONE, _DONE_BEFORE, _DONE_NOW = 0, 1, 2
 
 
 class Mosaic:
-    """Predictions of samples, put back on the grid that the samples were cut from.
+    """Predictions of samples, put back on the grid.
 
-    `Samples.mosaic` makes it, and describes the options. Use it in a ``with`` block: at its end,
-    the predictions are merged. If an error leaves the block, they are kept but not merged, and a
-    later run goes on, also if nothing is left to write. A mosaic that is complete can be opened
-    again: nothing remains, and writing to it is an error.
+    :meth:`Samples.mosaic` makes it. At the end of its ``with`` block, the predictions are merged.
+    If an error leaves the block, they are kept, and a later run goes on.
 
     Attributes
     ----------
     target : pathlib.Path or None
         The store; None for a mosaic in memory.
     num_skipped : int
-        Number of rows that were given again and left out, because an earlier run had written their
-        samples, or because weighted samples occur several times.
+        Rows left out because their samples were written by an earlier run, or occur several times.
     summary : MosaicSummary or None
         Counts of the merged mosaic; None until it is merged.
     is_closed : bool
@@ -217,6 +214,8 @@ class Mosaic:
     ) -> None:
         """Write the predictions of some samples.
 
+        They reach the disk when 8 MiB have come together, after 30 s, or with ``flush()``.
+
         Parameters
         ----------
         ids : Batch, or array-like of int
@@ -224,8 +223,7 @@ class Mosaic:
         predictions : array-like
             An array or tensor, shape ``(n, *shape)`` with the shape of the field in one sample.
         selected : array-like of int, optional
-            If the batch comes from ``samples.select(selected)``: these ids, so that the ids of the
-            batch count among them.
+            The ids of a :meth:`Samples.select` that the batch comes from.
 
         Raises
         ------
@@ -233,18 +231,11 @@ class Mosaic:
             If an id is out of range.
         TargetError
             If the predictions have another shape, a sample was written before in this run, the
-            batch is of other samples than the mosaic, or the mosaic was complete when it was
-            opened.
+            batch is of other samples, or the mosaic was complete when it was opened.
         UnsupportedDataError
             If the predictions are not real numbers of up to 64 bits.
         ClosedError
             If the mosaic is closed.
-
-        Notes
-        -----
-        Samples that an earlier run has written are skipped and counted. Predictions reach the disk
-        when 8 MiB have come together, after 30 s, or with `flush`; a killed process loses the
-        others, which then count as not written.
         """
         self._require_open()
         if self._was_complete:
@@ -304,8 +295,8 @@ class Mosaic:
     def close(self) -> None:
         """Write what is left, and merge the mosaic if all ranks are done. Once is enough.
 
-        One rank alone always merges. Of several ranks, that one merges which finds all samples
-        written. If samples are missing, none does: call `xloader.merge` when all ranks have ended.
+        Of several ranks, the one that finds all samples written merges. If some are missing, call
+        :func:`xloader.merge` when all ranks have ended.
 
         Raises
         ------
@@ -315,7 +306,7 @@ class Mosaic:
         MemoryBudgetError
             If the memory is too small for a chunk.
         StoreFullError, SourceAccessError
-            If the store cannot be written. Run the same again, and only the merge is left to do.
+            If the store cannot be written. Run the same again to merge.
         """
         if self.is_closed:
             return

@@ -42,7 +42,7 @@ _CLEARLY_LESS = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation(Figures):
-    """The predicted cost of an epoch, computed before any data is read.
+    """The predicted cost of an epoch.
 
     Attributes
     ----------
@@ -51,19 +51,18 @@ class Explanation(Figures):
     gather : str
         How rows are copied into batches: by compiled code, or by NumPy and why.
     threads : str
-        How many threads read and gather, and how many ranks share the cores.
+        How many threads read and gather.
     transfer : str
-        What crosses to the device with each batch, and in which form; empty without a device.
+        What crosses to the device with each batch; empty without one.
     num_shared_reads : int
-        Extra reads because several ranks or workers need the same chunk. A (variable, chunk) pair
-        that ``k`` of them need counts ``k - 1`` times; 0 for one process.
+        Extra reads because several ranks or workers need the same chunk.
     shared_chunks : tuple of (str, tuple of int)
-        The chunks that several ranks read: variable and chunk index.
+        The chunks that several ranks read: variable and index.
     irregular_steps : dict of str to str
-        Per windowed dimension with irregular steps between its labels, the number of these steps
-        and the place of the first one. Windows run across them.
+        By dimension, the number of irregular steps that windows run across, and the place of the
+        first.
     notes : tuple of str
-        Other facts that may surprise the user, each a sentence.
+        Other facts that may surprise, each a sentence.
     """
 
     paths: Mapping[str, str] = field(default_factory=dict)
@@ -84,15 +83,13 @@ class Explanation(Figures):
     def plot(self, name: str | None = None) -> Picture:
         """Draw which chunk is in memory when, and how many places each batch draws from.
 
-        Each bar is the stay of a chunk in memory: from the step that first needs it, at its left
-        end, to the step after which it is dropped. Colours are lanes. Where there are too many
-        bars to see, those of every second, third, ... chunk are drawn.
+        Each bar is the stay of a chunk in memory, from the step that first needs it to the last. If
+        there are too many to see, those of every second, third, ... chunk are drawn.
 
         Parameters
         ----------
         name : str, optional
-            Of several sets of samples, the set: each has chunks and a plan of its own. It may be
-            left out if there is only one.
+            Of several sets of samples, the set.
 
         Returns
         -------
@@ -101,8 +98,8 @@ class Explanation(Figures):
         Raises
         ------
         OptionError
-            If the plan is not in this process, because the explanation was pickled, or there is
-            none, because the order is the user's own; if there are several sets and none is named.
+            If the plan is not in this process, or there is none, because the order is the user's
+            own; if there are several sets and none is named.
         UnknownNameError
             If there is no such set.
         MissingDependencyError

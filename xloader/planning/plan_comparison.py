@@ -103,9 +103,8 @@ _FRONT = (
 class PlanComparison:
     """Plans of the same samples beside each other; :meth:`xloader.Samples.compare_plans` makes it.
 
-    ``print(comparison)`` shows a table with a row for each plan. A star marks the plans on the
-    front: no other plan is as good in reads, mixing and memory, and better in one of them. Of plans
-    with equal figures, it marks the one that was given the least memory and the lowest bound.
+    ``print(comparison)`` shows a row for each plan. A star marks the plans on the front: no other
+    plan is as good in reads, mixing and memory, and better in one of them.
 
     Attributes
     ----------

@@ -35,12 +35,11 @@ def open_classes(
     max_retries: int = 4,
     **open_kwargs: Any,
 ) -> ClassSamples:
-    """Open a folder that has a folder for each class; each file in these is one sample.
+    """Open a folder of folders, one for each class; each file is one sample.
 
-    The files are listed as ``torchvision.datasets.ImageFolder`` does it: classes are the names of
-    the folders, sorted; files may lie in folders within these; hidden ones are passed over. Only
-    the first file is opened. All files must have variables of its shape and dtype. A file that has
-    not is an error at the batch that it belongs to, or is skipped with ``on_error="skip"``.
+    Files are listed as by ``torchvision.datasets.ImageFolder``: classes are the names of the
+    folders, sorted; hidden files are passed over. Only the first file is opened. A file of another
+    shape or dtype is an error at its batch, or is skipped with ``on_error="skip"``.
 
     Parameters
     ----------
@@ -49,16 +48,10 @@ def open_classes(
     variables : iterable of str or str, optional
         The data variables to offer; by default all of the first file that hold numbers.
     extensions : iterable of str, optional
-        Ends of the names of files that are samples. By default those of netCDF and HDF5, GRIB,
-        GeoTIFF (with rioxarray) and Zarr: ``.nc .nc4 .cdf .netcdf .h5 .hdf5 .he5 .grib .grib2 .grb
-        .grb2 .tif .tiff .zarr .zarr.zip``, and any folder that is a Zarr group. Upper and lower
-        case are the same.
-    dtype : dtype-like or None, default "float32"
-        Dtype that packed integers are unpacked to, as for :func:`xloader.open`.
-    read_timeout, max_retries : optional
+        Ends of the names of files that are samples; by default those of netCDF, HDF5, GRIB, GeoTIFF
+        (with rioxarray) and Zarr, and any folder that is a Zarr group.
+    dtype, read_timeout, max_retries, **open_kwargs
         As for :func:`xloader.open`.
-    **open_kwargs
-        Passed to :func:`xarray.open_dataset` for each file.
 
     Returns
     -------
@@ -72,8 +65,8 @@ def open_classes(
     UnknownNameError, UnsupportedDataError, SourceAccessError, MissingDependencyError
         As for :func:`xloader.open`, for the first file.
     OptionError
-        If an option is out of range, or variables or dimensions of the files have the names
-        ``file``, ``class``, ``label``, ``file_label`` or ``class_label``.
+        If an option is out of range, or files use the names ``file``, ``class``, ``label``,
+        ``file_label`` or ``class_label``.
 
     Examples
     --------

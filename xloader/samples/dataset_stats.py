@@ -23,28 +23,22 @@ def stats(
 ) -> xr.Dataset | PartialStats:
     """Compute statistics of a dataset, each chunk read once.
 
-    To prepare training, call :meth:`Samples.stats` instead: it leaves out what the samples do not
-    need, such as the test years.
+    For training, call :meth:`Samples.stats` instead: it leaves out what the samples do not need,
+    such as the test years.
 
     Parameters
     ----------
     dataset : path, URL, store, Dataset, or Samples
         Whatever :func:`open` takes.
     variables : iterable of str, optional
-        The variables; by default all that hold bool, integers or floats.
+        The variables; by default all that hold numbers.
     **options
         As for :meth:`Samples.stats`. By default all dimensions are reduced.
 
     Returns
     -------
     xarray.Dataset or PartialStats
-        As for :meth:`Samples.stats`.
-
-    Raises
-    ------
-    OptionError, UnknownNameError, MemoryBudgetError, ChunkError, TargetError, StateError,
-    StoreFullError, ClusterError
-        As for :meth:`Samples.stats`.
+        As for :meth:`Samples.stats`, as are the errors.
 
     Examples
     --------
@@ -81,38 +75,34 @@ def merge(
     memory: int | str = "256MiB",
     overwrite: bool = False,
 ) -> MosaicSummary | xr.Dataset:
-    """Merge the partial results of all processes: of a mosaic, or of statistics.
+    """Merge the parts of a mosaic or of statistics.
 
     Call it when no process writes any more. It needs no samples.
 
     Parameters
     ----------
     target : path, or sequence of PartialStats
-        The target that was passed to :meth:`Samples.mosaic`; the path that was passed to
-        :meth:`Samples.stats` with ``part``; or all that :meth:`Samples.stats` has returned for
-        each part, without a path.
+        The target of :meth:`Samples.mosaic`; the path of :meth:`Samples.stats` with ``part``; or
+        all parts that it has returned.
     memory : int or str
-        Bytes that merging a mosaic may take, besides about 100 for each sample.
+        Bytes that merging a mosaic may take, besides about 100 per sample.
     overwrite : bool
         Whether the result may replace something else that lies at the target.
 
     Returns
     -------
     MosaicSummary or xarray.Dataset
-        Counts of samples and cells of a mosaic; or the statistics, which are written to the path,
-        too.
+        Counts of samples and cells of a mosaic; or the statistics, also written to the path.
 
     Raises
     ------
     SourceNotFoundError
         If nothing was written for this target.
     TargetError
-        If something else lies at the target of a mosaic, or a sample was written twice, with
-        different predictions.
+        If something else lies at the target, or a sample was written twice, with different
+        predictions.
     StateError
         If parts of statistics are missing, come twice, or are of different jobs.
-    TargetError
-        If something else lies at the path of statistics. Their finished result is returned.
     MemoryBudgetError
         If the memory is too small for a chunk.
     UnsupportedDataError

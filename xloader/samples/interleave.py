@@ -180,34 +180,31 @@ class Interleaved:
 def interleave(
     sets: Mapping[str, tuple[Samples, float | Fraction]], *, num_samples: int | None = None
 ) -> Interleaved:
-    """Mix several sets of samples with the same fields in one epoch, in exact proportions.
+    """Mix several sets of samples in exact proportions.
 
-    After any number ``k`` of rows, a set of proportion ``w`` has given ``floor(w * k)`` or
-    ``ceil(w * k)`` of them. Each set is read by its own plan, so each of its chunks is read once.
+    After any number ``k`` of rows, a set of proportion ``w`` has given ``floor(w * k)`` or ``ceil(w
+    * k)`` of them. Each set is read by its own plan.
 
     Parameters
     ----------
     sets : mapping of str to (Samples, float)
-        The sets by name, each with its weight, above 0. Only the ratios of the weights matter:
-        0.7 and 0.3 are the same as 7 and 3. Weights are taken as the decimal numbers or fractions
-        that they stand for, so 0.1 is a tenth.
+        The sets by name, each with its weight, above 0. Only ratios matter. Decimal numbers are
+        taken as written: 0.1 is a tenth.
     num_samples : int, optional
-        Number of rows of an epoch, on all ranks. By default an epoch is the longest in which no
-        sample comes twice. With a larger number, the samples of a set that is too short come
-        equally often, give or take one.
+        Rows of an epoch, on all ranks. By default the most with which no sample comes twice. With
+        more, the samples of a set that is too short come equally often, give or take one.
 
     Returns
     -------
     Interleaved
-        The sets together. Its ``loader(...)`` takes the options of :meth:`Samples.loader`.
+        The sets together. Its ``loader(...)`` and ``explain(...)`` take the options of
+        :meth:`Samples.loader`; ``batch.source`` names the set of each row.
 
     Raises
     ------
     OptionError
-        If the fields of two sets differ in names, shapes, dtypes or classes.
-    OptionError
-        If a weight or ``num_samples`` is no number above 0, a set has no windows, or there is no
-        set.
+        If fields differ in names, shapes, dtypes or classes; if a weight or ``num_samples`` is no
+        number above 0, a set has no windows, or there is no set.
 
     Examples
     --------

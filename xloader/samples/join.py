@@ -30,43 +30,38 @@ def join(
     method: Literal["nearest", "ffill"] | None = None,
     tolerance: Any = None,
 ) -> Samples:
-    """Open several sources as one, at the labels of the first. No value is read.
+    """Open several sources as one, by labels. No value is read.
 
-    Each variable is named by its source: ``radar/rain``. One plan reads all of them, each chunk
-    once.
+    Each variable is named by its source: ``radar/rain``.
 
     Parameters
     ----------
     sources : mapping of str to source
-        Two sources or more, by names of your own. Each is anything that :func:`xloader.open`
-        takes, or :class:`Samples` without windows: with these, each source has options of its own,
-        and their ``sel`` and ``isel`` hold.
+        Two sources or more, by names of your own: anything that :func:`xloader.open` takes, or
+        :class:`Samples` without windows, which bring options and selections of their own.
     on : str, default "time"
-        The dimension along which labels are matched. The labels of the first source that has the
-        dimension rule. Those for which another source has no label are left out, and are counted
-        by ``explain()`` and the samples' repr. Sources without the dimension, such as an orography,
-        are offered as they are.
+        The dimension along which labels are matched. Labels of the first source that another one
+        lacks are left out, and counted by ``explain()``. Sources without the dimension, such as an
+        orography, are offered as they are.
     method : {None, "nearest", "ffill"}, default None
-        How another source is looked up at the first one's labels, as in
-        :meth:`xarray.Dataset.reindex`: equal labels, the closest one, or the last one before.
+        How other sources are looked up, as in :meth:`xarray.Dataset.reindex`: equal labels, the
+        closest one, or the last one before.
     tolerance : optional
-        The largest distance of a label that ``method`` finds. Between times, a duration such as
+        The largest distance of a label that ``method`` finds; between times, a duration such as
         ``"30min"``.
 
     Returns
     -------
     Samples
-        The variables of all sources, with no windows yet. Another dimension of a later source
-        keeps its name if an earlier source has it with the same labels (but for rounding to
-        float32) or not at all. Otherwise it is called by the source, such as ``radar/y``: it is
-        taken whole, unless ``window`` names it. So is a coordinate whose name is taken. A note says
-        where labels differ in their order alone.
+        The variables of all sources, with no windows yet. A dimension of a later source whose
+        labels differ from an earlier one's (by more than rounding to float32) is called by the
+        source, such as ``radar/y``, and is taken whole unless ``window`` names it.
 
     Raises
     ------
     OptionError
-        If there are fewer than two sources, or a name has a ``/``. If labels along ``on`` occur
-        twice, do not increase, or are of different kinds or calendars. If samples have windows.
+        If there are fewer than two sources, or a name has a ``/``; if labels along ``on`` occur
+        twice, do not increase, or are of different kinds or calendars; if samples have windows.
     EmptySamplesError
         If the sources have no label in common.
     UnknownNameError
@@ -136,34 +131,29 @@ def concat(
     max_retries: int = 4,
     **open_kwargs: Any,
 ) -> Samples:
-    """Open many stores, files or Datasets as one along a dimension. No value is read.
+    """Open many files as one along a dimension. No value is read.
 
-    Only the metadata of each source and the labels of its dimensions are read here. Chunks are
-    read later, from the source that holds them. Windows run across the borders between sources,
-    but not across a gap: a year that was left out is no error, and the windows that would cross it
-    are left out (see ``gaps`` of :meth:`Samples.window`).
+    Windows run across the borders between sources, but not across a gap, such as a year that was
+    left out (see ``gaps`` of :meth:`Samples.window`).
 
     Parameters
     ----------
-    sources : iterable of (str, os.PathLike, zarr store, zarr.Group, Dataset or DataArray), or str
+    sources : iterable of sources, or str
         Anything that :func:`xloader.open` takes, in the order of the labels along ``dim``. A local
-        path with ``*``, ``?`` or ``[`` stands for all paths that match it, sorted by name.
+        path with ``*``, ``?`` or ``[`` stands for all paths that match, sorted by name.
     dim : str, default "time"
-        The dimension to join along. Its labels must continue from each source to the next; without
-        labels nothing is checked. Labels along other dimensions must be the same in all sources,
-        but for rounding to float32.
-        Variables and coordinates without this dimension are taken from the first source.
+        The dimension to join along; its labels must continue from each source to the next. Other
+        labels must be the same in all sources, but for rounding to float32. Variables without this
+        dimension are taken from the first source.
     variables : iterable of str, optional
         The data variables to offer; by default all, which every source must then have.
     group, storage_options, dtype, on_missing, read_timeout, max_retries, **open_kwargs
-        As for :func:`xloader.open`, applied to each source. Open Datasets take no options for
-        opening.
+        As for :func:`xloader.open`, applied to each source.
 
     Returns
     -------
     Samples
-        Everything that the sources offer, with no windows yet. Where files pack their values
-        differently, each value is unpacked by its own file's attributes as it is read.
+        Everything that the sources offer, with no windows yet.
 
     Raises
     ------
@@ -172,11 +162,9 @@ def concat(
     UnknownNameError
         If a source lacks the dimension or a variable.
     OptionError
-        If a variable differs between sources in its dimensions, its dtype, or the size or chunks
-        of another dimension.
-    OptionError
-        If no source is given; if labels along ``dim`` overlap, change direction, mix calendars or
-        are not in order; if labels of another dimension differ.
+        If no source is given; if a variable differs in its dimensions, dtype, or the size or chunks
+        of another dimension; if labels along ``dim`` overlap, change direction or mix calendars; if
+        other labels differ.
     UnsupportedDataError
         If a variable asked for holds no numbers, or nothing can open a source.
 

@@ -132,22 +132,18 @@ _VERSION: Final = 1
 
 
 class RunningStats:
-    """Count, mean, standard deviation, least and greatest value of all batches that it was given.
+    """Count, mean, standard deviation, minimum and maximum of batches.
 
-    For streams that can be read only once, and to look at what a model really gets. The values are
-    those that batches deliver, after all transforms. NaN is left out, and so are padded rows.
-
-    Every delivered element counts: where windows overlap, an element of the store counts as often
-    as it was delivered. ``samples.stats()`` reads each element once.
+    For streams that can be read only once, and to see what a model gets: values after all
+    transforms, each as often as it was delivered. NaN and padded rows are left out.
 
     Parameters
     ----------
     samples : Samples, optional
-        The samples of the batches. Their variables and channels then have their names, and
-        :meth:`Samples.normalize` takes the result. Batches of xloader bring them along.
+        The samples of the batches, for names of variables and channels. Batches of xloader bring
+        them along.
     channel_axis : int, optional
-        For arrays of unknown samples: the axis of channels, 1 in PyTorch's order. Each channel has
-        statistics of its own. By default there is one number for each field.
+        For arrays of unknown samples: the axis of channels, 1 in PyTorch's order.
 
     Raises
     ------
@@ -193,11 +189,10 @@ class RunningStats:
         Parameters
         ----------
         batch : Batch, mapping of str to array, sequence of array, or xarray.Dataset
-            Arrays or tensors of shape ``(n, ...)``: by field name, or in the order of
-            ``samples.fields``. Tensors on a GPU are copied to the CPU. In a Dataset, channels lie
-            along ``channel`` or ``<field>_channel``.
+            Arrays or tensors of shape ``(n, ...)``, by field name or in the order of
+            ``samples.fields``. In a Dataset, channels lie along ``channel`` or ``<field>_channel``.
         is_padding : array_like of bool, shape (n,), optional
-            Rows that do not count; by default those that a batch of xloader says.
+            Rows that do not count; by default those that the batch says.
 
         Raises
         ------
@@ -285,11 +280,10 @@ class RunningStats:
         Returns
         -------
         xarray.Dataset
-            The variables of the store, with a dimension ``stat`` (``count``, ``mean``, ``std``
-            with ``ddof=0``, ``min``, ``max``), then the dimensions that become channels. A
-            variable of several fields counts in each of them. Where transforms make the fields,
-            or the samples are not known, the variables are the fields, along
-            ``<field>_channel``. NaN where there was no value.
+            The variables along ``stat`` (``count``, ``mean``, ``std`` with ``ddof=0``, ``min``,
+            ``max``) and the dimensions that become channels. Where transforms make the fields, or
+            the samples are not known, the fields along ``<field>_channel``. NaN where there was no
+            value.
         """
         by_variable: dict[str, list[StreamSeries]] = {}
         for series in self._every():

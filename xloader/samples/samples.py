@@ -67,18 +67,15 @@ def open(  # noqa: A001
     max_retries: int = 4,
     **open_kwargs: Any,
 ) -> Samples:
-    """Open chunked arrays to take samples from. No value is read.
+    """Open chunked arrays. No value is read.
 
     Parameters
     ----------
     source : str, os.PathLike, store, zarr.Group, Dataset, DataArray, DataTree, or list of them
-        A directory, zip file or URL with a Zarr group (v2 or v3), a file that xarray opens
-        (netCDF, GRIB), an open group or store (of zarr, obstore, fsspec's ``FSMap`` or icechunk),
-        or an open Dataset of any backing. An unnamed DataArray is offered as ``"data"``. The
-        variables of an :class:`xarray.DataTree` are named by their paths, as ``"radar/rain"``. A
-        list holds stores of different variables on the same grid, which are offered together; its
-        members may be :class:`Samples` without windows, too. :func:`xloader.join` takes stores of
-        different grids or times.
+        A folder, zip file or URL with a Zarr group (v2 or v3); a file that xarray opens (netCDF,
+        GRIB); an open group or store (of zarr, obstore, fsspec or icechunk); or an open Dataset.
+        Variables of a DataTree are named by their paths, as ``"radar/rain"``. The members of a list
+        have different variables on the same grid, and may be :class:`Samples` without windows.
     variables : iterable of str, optional
         The data variables to offer; by default all that hold bool, integers or floats.
     group : str, optional
@@ -87,24 +84,18 @@ def open(  # noqa: A001
         Options for the file system of a URL.
     dtype : dtype-like or None, default "float32"
         Dtype that packed integers are unpacked to. By default, integers of four bytes or more
-        become float64; a dtype that is passed holds for all. ``None`` leaves the choice to xarray.
-        An open Dataset keeps its own dtypes.
+        become float64. ``None`` leaves the choice to xarray. An open Dataset keeps its own dtypes.
     on_missing : {"warn", "raise", "fill"}, default "warn"
         What to do about absent Zarr chunks: read the fill value with one warning, raise, or read
-        the fill value silently. ``report()`` counts them in each case.
+        the fill value silently.
     read_timeout : float, default 300.0
-        Seconds that each attempt at a read may take. It holds for ``samples[17]``, for
-        :meth:`Samples.to_xarray`, and for loaders.
-        Samples in a list may raise it, and ``max_retries``, to their own.
+        Seconds that each attempt at a read may take.
     max_retries : int, default 4
         Further attempts after one that failed for a reason that may pass: no answer in time, a
-        dropped connection, a short body, HTTP status 408, 429 or 5xx. The pause before a new
-        attempt is at most 0.1 s at first and doubles up to 10 s, or is as long as the store asks
-        for.
+        short body, HTTP status 408, 429 or 5xx.
     **open_kwargs
-        Passed to :func:`xarray.open_dataset`. The exceptions are ``branch``, ``tag`` and
-        ``snapshot_id``, which choose the version of an ``icechunk.Repository``: by default that of
-        its branch ``"main"``.
+        Passed to :func:`xarray.open_dataset`; or ``branch``, ``tag`` or ``snapshot_id`` of an
+        ``icechunk.Repository``, by default ``branch="main"``.
 
     Returns
     -------
@@ -116,14 +107,18 @@ def open(  # noqa: A001
     SourceNotFoundError
         If there is nothing to open.
     SourceAccessError
-        If a store cannot be reached, does not answer, or refuses access.
+        If a store does not answer, or refuses access.
     UnknownNameError
         If a variable asked for does not exist.
     UnsupportedDataError
         If a variable asked for holds no numbers, or nothing can open the source.
     OptionError
-        If an option is out of range. If two sources of a list have a variable of one name, or
-        other labels along a dimension.
+        If an option is out of range, or members of a list share a variable or differ in labels.
+
+    See Also
+    --------
+    join : Sources of different grids or times.
+    concat : Many files along one dimension.
 
     Examples
     --------
@@ -155,7 +150,7 @@ def open(  # noqa: A001
 
 
 def overlap(first: Samples, second: Samples) -> int:
-    """Count the stored elements that both of two sets of samples need. No value is read.
+    """Count the elements that two sets of samples share. No value is read.
 
     Parameters
     ----------
@@ -194,12 +189,15 @@ def overlap(first: Samples, second: Samples) -> int:
 
 @dataclass(frozen=True, repr=False)
 class Samples(RecordedMethods):
-    """Sequence of the windows of a source: each id names a sample, a tuple of arrays.
+    """The windows of a source: each id names a sample, a tuple of arrays.
 
-    Made by :func:`xloader.open` or ``ds.xloader``. Every method that changes samples returns new
-    samples and leaves these as they are. Methods of :class:`xarray.Dataset` that work on whole
-    batches, such as ``clip`` or ``mean``, can be called as well:
-    :mod:`xloader.transforms.xarray_methods` lists them.
+    Made by :func:`xloader.open` or ``ds.xloader``. Every method returns new samples.
+    ``samples[17]`` reads one sample, ``samples[[3, 5]]`` several as a :class:`Batch`.
+
+    Methods of :class:`xarray.Dataset` are recorded, and run on whole batches: ``all any assign
+    astype bfill clip coarsen count cumprod cumsum diff differentiate drop_vars expand_dims ffill
+    integrate interp interpolate_na isin isnull max mean median min notnull pad prod quantile rank
+    reindex rename roll rolling round shift sortby squeeze std sum transpose var where``.
 
     Parameters
     ----------
@@ -225,18 +223,17 @@ class Samples(RecordedMethods):
         tolerance: Any = None,
         **labels: Any,
     ) -> Self:
-        """Keep the elements with certain labels, lazily, as :meth:`xarray.Dataset.sel` does.
+        """Keep elements by label, as :meth:`xarray.Dataset.sel` does.
 
         Parameters
         ----------
         indexers : mapping of str to (label, slice or sequence of labels), optional
-            The labels to keep along each dimension. A single label drops the dimension, as in
-            ``sel(level=500)``; a list of one label keeps it. Along a dimension without labels,
-            values are positions.
+            The labels along each dimension. A single label drops the dimension; a list of one label
+            keeps it. Along a dimension without labels, values are positions.
         method, tolerance : optional
-            As in :meth:`xarray.Dataset.sel`.
+            As in xarray.
         **labels
-            The same as ``indexers``, as keyword arguments.
+            The same as keyword arguments.
 
         Returns
         -------
@@ -249,8 +246,7 @@ class Samples(RecordedMethods):
             If a dimension or a label does not exist.
         OptionError
             If xarray refuses the labels, an element occurs twice, elements come back to a chunk
-            that they have left, ``method`` is given for a dimension without labels, or there are
-            windows already.
+            that they have left, or there are windows already.
         EmptySamplesError
             If nothing is left.
         """
@@ -261,17 +257,17 @@ class Samples(RecordedMethods):
         return self._but(selection=chosen)
 
     def isel(self, indexers: Mapping[str, Any] | None = None, **positions: Any) -> Self:
-        """Keep the elements at certain positions, lazily, as :meth:`xarray.Dataset.isel` does.
+        """Keep elements by position, as :meth:`xarray.Dataset.isel` does.
 
-        They may be in any order in which the elements of each chunk follow each other, so that no
-        chunk is read twice: latitudes from the other end, levels as a trained model expects them.
+        They may be in any order in which the elements of each chunk follow each other: latitudes
+        from the other end, levels as a trained model expects them.
 
         Parameters
         ----------
         indexers : mapping of str to (int, slice, sequence of int or mask), optional
-            The positions to keep along each dimension. An int drops the dimension.
+            The positions along each dimension. An int drops the dimension.
         **positions
-            The same as ``indexers``, as keyword arguments.
+            The same as keyword arguments.
 
         Returns
         -------
@@ -280,13 +276,8 @@ class Samples(RecordedMethods):
 
         Raises
         ------
-        UnknownNameError
-            If a dimension does not exist.
-        OptionError
-            If a position is out of range or occurs twice, positions come back to a chunk that they
-            have left, or there are windows already.
-        EmptySamplesError
-            If nothing is left.
+        UnknownNameError, OptionError, EmptySamplesError
+            As for :meth:`sel`.
         """
         require_before(self.recipe, "isel", self._has_windows)
         chosen = selection.isel(self.recipe, {**(indexers or {}), **positions})
@@ -299,36 +290,28 @@ class Samples(RecordedMethods):
         dtype: DTypeLike = "float32",
         **functions: str | Callable[..., Any],
     ) -> Self:
-        """Add variables that are computed from labels, such as time, latitude and longitude.
+        """Add variables that are computed from time, latitude and longitude.
 
-        They are variables like those that are stored: fields, windows, leads, :meth:`normalize` and
-        recorded methods take them. Nothing is read for them, so they count in no number of reads;
-        the memory that they take is counted. A variable has only the dimensions of its labels, and
-        is repeated along the others in a field with other variables.
+        They are used as those that are stored, and nothing is read for them.
 
         Parameters
         ----------
         *names : str or callable
-            Names of functions in :mod:`xloader.forcings`: ``"insolation"``, ``"cos_day_of_year"``,
-            ``"sin_day_of_year"``, ``"cos_local_time"``, ``"sin_local_time"``, ``"cos_longitude"``,
-            ``"sin_longitude"`` and ``"latitude"``. Or functions of your own, which name their
-            variables.
+            Names of functions in :mod:`xloader.forcings`, or functions of your own, which name
+            their variables.
         coords : mapping of str to str, optional
             For parameters of the functions, the coordinate whose labels they get. By default,
-            ``time``, ``lat`` and ``lon`` get the coordinates with these meanings by the CF
-            conventions or by common names, also those with two dimensions, and any other parameter
-            gets the coordinate of its own name. A parameter with a default value keeps it, unless
-            it is named here.
+            ``time``, ``lat`` and ``lon`` get those with these meanings by the CF conventions or by
+            common names, and any other parameter the coordinate of its own name.
         dtype : dtype-like, default "float32"
             Dtype of the variables.
         **functions : str or callable
             The same under names of your choice: ``forcing(sun="insolation", tide=fn)``. A function
-            takes labels as :class:`xarray.DataArray`, without attributes, by the names of its
-            parameters: times as datetime64 or cftime objects, ``lat`` and ``lon`` in degrees. It
-            returns a DataArray or an array with one value for each element, or with fewer
-            dimensions. It gets a part of the labels at a time, on several threads, so each value
-            may depend on its own labels only. Attributes of a DataArray that it returns, such as
-            ``units``, become those of the variable.
+            takes labels as :class:`xarray.DataArray` by the names of its parameters: times as
+            datetime64 or cftime objects, ``lat`` and ``lon`` in degrees. It returns a DataArray or
+            array with one value for each element, or with fewer dimensions. It runs on several
+            threads and gets a part of the labels at a time, so each value may depend on its own
+            labels only. Attributes of its DataArray, such as ``units``, are kept.
 
         Returns
         -------
@@ -340,18 +323,12 @@ class Samples(RecordedMethods):
         UnknownNameError
             If there is no such function or coordinate.
         OptionError
-            If the name is taken, a function has no name or takes no labels, several coordinates
-            could be meant, latitudes lie beyond 90 degrees, or there are windows already.
-        OptionError
-            If a function returns a wrong shape.
+            If the name is taken, a function has no name, takes no labels or returns a wrong shape,
+            several coordinates could be meant, or there are windows already.
         UnsupportedDataError
-            If a function returns no numbers, or ``dtype`` is not one of numbers.
+            If a function returns no numbers.
         TransformError
             If a function raises an error.
-
-        See Also
-        --------
-        xloader.forcings : The functions, with their sources and units.
 
         Examples
         --------
@@ -383,46 +360,34 @@ class Samples(RecordedMethods):
         pad: Pads = NO_PADS,
         **sizes_by_dim: Size,
     ) -> Self:
-        """Set the window that each sample covers. Dimensions that are not named are taken whole.
+        """Set the window of each sample. Other dimensions are taken whole.
 
-        Windows count selected elements. After :meth:`isel` or :meth:`sel` with a list or a mask,
-        elements that were far apart in the store become neighbours. Where a dimension has times as
-        labels and steps of equal length, windows that would cross such a gap are left out.
+        Windows count selected elements: after :meth:`isel` or :meth:`sel`, elements that were far
+        apart in the store become neighbours.
 
         Parameters
         ----------
         sizes : int, duration, or mapping of str to these, optional
-            Elements of a window along each dimension; an int holds for every dimension. Along
-            times, a duration such as ``"3D"`` is converted to elements: a whole number and one of
-            NumPy's units ``Y M W D h m s``. ``M`` (months) and ``Y`` need labels that are months,
-            seasons or years. Ids count windows in C order, with the dimensions in the order in
-            which they are named here.
+            Elements of a window along each dimension; or one int for all. Along times, a duration
+            such as ``"3D"``: a whole number and one of NumPy's units ``Y M W D h m s``. ``M`` and
+            ``Y`` need labels that are months, seasons or years.
         stride : int, duration, or mapping of str to these, optional
             Elements between the starts of neighbouring windows; the window's size by default. A
-            single number holds for the dimensions whose window is longer than one element; if
-            there are none, for all. A note says where elements lie between windows, so that no
-            sample has them.
+            single number holds for the dimensions whose window is longer than one element.
         dilation : int, duration, or mapping of str to these, default 1
             Elements from one element of a window to the next.
         gaps : {"drop", "raise", "allow"} or mapping of str to these
-            What to do about windows that cross a gap along a dimension of times. A gap is a step
-            that differs by over a tenth from the common one, a fixed duration or some calendar
-            months; by over a half, or against its direction, where times jitter more.
-            ``"drop"`` leaves these windows out, if at least 90 % of the steps are no gaps.
-            Otherwise it leaves out none, and the irregular steps are noted. ``"raise"``
-            is an error if there are gaps. ``"allow"`` lets windows run across them. All elements
-            count from the window's first to its last one, or to the longest lead of a field. A
-            mapping may also name dimensions whose labels are numbers.
+            What to do about windows that cross a gap between times: leave them out (if at least 90
+            % of the steps are no gaps), raise, or let them run across. A gap is a step that differs
+            by over a tenth from the common one (by over a half where times jitter more). A mapping
+            may also name dimensions whose labels are numbers.
         wrap : str or sequence of str
-            Dimensions along which windows run on from the last element to the first one, such as
-            the longitudes of the globe. A window then starts at every stride, also near the end.
+            Dimensions along which windows run on from the last element to the first, such as
+            longitude. A window then starts at every stride.
         pad : mapping of str to ("edge", "reflect" or float), optional
-            Dimensions whose borders are padded. Windows are then centred on every stride-th
-            element, the first one included, so that each element can be at a centre. A window of
-            an even size has one more element before its centre than after it. What lies outside
-            is filled, before any transform: with the nearest element, with the mirrored ones or
-            with a number, as :func:`numpy.pad` does it. Fields take all of the window along such a
-            dimension. Ids and :meth:`positions` go by the centre.
+            Dimensions whose borders are padded, as :func:`numpy.pad` does it, before any transform.
+            Windows are then centred on every stride-th element, from the first. Fields take all of
+            the window along such a dimension.
         **sizes_by_dim
             Sizes as keyword arguments.
 
@@ -434,15 +399,11 @@ class Samples(RecordedMethods):
         Raises
         ------
         OptionError
-            If a window does not fit its dimension, a number is below 1, or there are gaps, with
-            ``gaps="raise"``.
+            If a window does not fit, a number is below 1 or not whole, a duration is no whole
+            number of steps, windows cannot wrap or be padded as asked, there are gaps with
+            ``gaps="raise"``, or there are windows already.
         UnknownNameError
-            If a dimension does not exist, or a stride, dilation, ``gaps``, ``wrap`` or ``pad`` is
-            for one without windows.
-        OptionError
-            If no dimension is named, a number is not whole, a duration is no whole number of
-            steps, windows are to wrap along times or across gaps, borders cannot be padded as
-            asked, or there are windows already.
+            If a dimension does not exist, or has an option but no window.
         EmptySamplesError
             If every window crosses a gap.
         SourceAccessError
@@ -460,20 +421,15 @@ class Samples(RecordedMethods):
         >>> samples = ds.xloader.window(time="1D", stride="6h")
         >>> len(samples), len(ds.xloader.window(time="1D", stride="6h", gaps="allow"))
         (30, 33)
-        >>> samples.explain(memory="1MiB").dropped_windows
-        {'gap': 3}
 
-        Windows across the date line:
+        Windows across the date line, and windows centred on each element:
 
         >>> ds = xr.Dataset({"sst": ("lon", np.arange(4.0))}, {"lon": [0, 90, 180, 270]})
         >>> ds.xloader.window(lon=3, stride=1, wrap="lon").to_xarray(3).sst.lon.values.tolist()
         [270, 0, 90]
-
-        Windows centred on each element, also on the first and the last one:
-
         >>> padded = ds.xloader.window(lon=3, stride=1, pad={"lon": "edge"})
-        >>> [window[0].tolist() for window in padded]
-        [[0.0, 0.0, 1.0], [0.0, 1.0, 2.0], [1.0, 2.0, 3.0], [2.0, 3.0, 3.0]]
+        >>> [window[0].tolist() for window in padded][::3]
+        [[0.0, 0.0, 1.0], [2.0, 3.0, 3.0]]
         """
         require_before(self.recipe, "window", self._has_windows)
         sizes = merged_sizes(self.recipe, sizes, sizes_by_dim)
@@ -481,33 +437,30 @@ class Samples(RecordedMethods):
         return self._but(windows=windows)
 
     def inputs(self, *variables: str | Sequence[str], **offsets: Any) -> Self:
-        """Add the field ``inputs``; the arguments are those of :meth:`field`."""
+        """Add the field ``inputs``: see :meth:`field`."""
         return self.field("inputs", *variables, **offsets)
 
     def targets(self, *variables: str | Sequence[str], **offsets: Any) -> Self:
-        """Add the field ``targets``; the arguments are those of :meth:`field`."""
+        """Add the field ``targets``: see :meth:`field`."""
         return self.field("targets", *variables, **offsets)
 
     def field(self, name: str, /, *variables: str | Sequence[str], **offsets: Any) -> Self:
-        """Add a named array to each sample, its variables stacked along a leading ``channel``.
+        """Add a named array of variables, stacked along ``channel``.
 
         Parameters
         ----------
         name : str
             Name of the field.
         *variables : str or sequence of str
-            The variables, one by one or as a list. Dimensions of a variable that are neither
-            windowed nor among its last two become channels as well: the levels 500 and 850 of
-            ``z`` are the channels ``z_500`` and ``z_850``. A variable that lacks a dimension of
-            the others is repeated along it. Variables of several dtypes get the dtype that numpy
-            promotes them to: int32 beside float32 makes float64.
+            The variables. Dimensions of a variable that are neither windowed nor among its last two
+            become channels as well: the levels 500 and 850 of ``z`` are ``z_500`` and ``z_850``. A
+            variable that lacks a dimension of the others is repeated along it. Several dtypes are
+            promoted as by NumPy: int32 beside float32 makes float64.
         **offsets : int, duration, slice or sequence of these
-            Positions within the window along windowed dimensions, ``0 .. window_size - 1``; by
-            default all of them. An int drops the dimension. Negative positions count from the
-            window's end. Several positions may come in any order, each once. A duration is a lead
-            after the start of the window, and may lie beyond its end: ``time="+10D"``,
-            ``time="+40"`` for 40 steps, or several, ``time=["+1D", "+2D", "+4D"]``. Then samples
-            reach up to the last lead, so there are fewer of them. As in slices of positions, the
+            Positions within the window, from 0; by default all. An int drops the dimension.
+            Negative positions count from the window's end. A duration is a lead after the start of
+            the window, and may lie beyond its end: ``time="+10D"``, ``time="+40"`` for 40 steps, or
+            ``time=["+1D", "+2D"]``. Then samples reach up to the last lead, so there are fewer. The
             end of ``slice("0h", "12h")`` is not included.
 
         Returns
@@ -520,15 +473,12 @@ class Samples(RecordedMethods):
         UnknownNameError
             If a variable or dimension does not exist.
         OptionError
-            If the variables cannot share one array.
+            If the variables cannot share one array, the name is taken, an offset does not fit the
+            window, a lead is no whole number of steps or leaves the dimension, a new lead comes
+            after :meth:`select`, there are no windows yet, or a transform may have changed the
+            fields.
         UnsupportedDataError
             If a variable holds no numbers.
-        OptionError
-            If the name is taken, an offset does not fit the window, a lead is no whole number of
-            steps, or lies beyond the window and comes after :meth:`select`; if there are no
-            windows yet, or a transform is recorded that may have changed the fields.
-        OptionError
-            If a lead leaves the dimension.
         """
         self.recipe.require_windows()
         require_before(self.recipe, "field", self.recipe.is_mapped)
@@ -539,25 +489,23 @@ class Samples(RecordedMethods):
     # Transforms
 
     def normalize(self, stats: Any = None, std: Any = None, *, mean: Any = None) -> Self:
-        """Subtract a mean and divide by a standard deviation, variable by variable.
+        """Subtract a mean and divide by a standard deviation.
 
-        Variables without statistics stay as they are, and ``print(samples)`` names them. Integer
-        fields become float32, or float64 where the integers have 32 bits or more. Fields are
-        normalised before :meth:`map` and recorded methods run.
+        Variables without statistics stay as they are; ``print(samples)`` names them. Integers
+        become float32, or float64 from 32 bits on. It runs before :meth:`map` and recorded methods.
 
         Parameters
         ----------
         stats : mapping or xarray.Dataset, optional
-            ``{variable: (mean, std)}``, ``{variable: {"mean": ..., "std": ...}}``, a Dataset with
-            a dimension ``stat`` labelled ``mean`` and ``std``, or a Dataset with variables
-            ``<variable>_mean`` and ``<variable>_std``. Each number may be an array along the
-            dimensions that become channels, or a DataArray along any dimensions of the variable,
-            and by the ``month``, ``dayofyear``, ``hour`` or ``season`` of its times, labelled as
-            by xarray. Each element of a window takes the number of its own time and place. After
-            :meth:`slab`, pass arrays along the whole dimension: each rank takes its part.
+            The result of :meth:`stats`; ``{variable: (mean, std)}`` or ``{variable: {"mean": ...,
+            "std": ...}}``; a Dataset with a dimension ``stat`` labelled ``mean`` and ``std``, or
+            with variables ``<variable>_mean`` and ``<variable>_std``. Each number may be an array
+            along the dimensions that become channels, or a DataArray along any dimensions of the
+            variable and by the ``month``, ``dayofyear``, ``hour`` or ``season`` of its times: each
+            element takes the number of its own time and place.
         mean, std : mapping or xarray.Dataset, optional
-            The same as two mappings or Datasets, by variable: ``normalize(mean=a, std=b)``, or
-            ``normalize(a, b)`` for short.
+            The same as two mappings or Datasets: ``normalize(mean=a, std=b)`` or ``normalize(a,
+            b)``.
 
         Returns
         -------
@@ -567,17 +515,16 @@ class Samples(RecordedMethods):
         Raises
         ------
         OptionError
-            If a number is missing, is not finite or does not fit; if a standard deviation is not
-            above 0; if there are no windows yet, or a transform is recorded that may have changed
-            the fields. If a Dataset that xloader has made holds none of the variables, or lacks
-            one that a field uses.
+            If a number is missing, not finite or does not fit; if a standard deviation is not above
+            0; if there are no windows yet, or a transform may have changed the fields; if a Dataset
+            of xloader lacks a variable of a field.
         UnknownNameError
             If a variable does not exist.
 
         Warns
         -----
         StatisticsWarning
-            If a Dataset that xloader has made is of data in other units or on another grid.
+            If a Dataset of xloader is of data in other units or on another grid.
 
         Examples
         --------
@@ -593,41 +540,31 @@ class Samples(RecordedMethods):
         return self._with_step(make_normalize(self.recipe.planned, stats, mean, std))
 
     def denormalize(self, array: Any, field: str, ids: Any = None) -> Any:
-        """Undo :meth:`normalize` for an array of a field's shape, such as a model's prediction.
+        """Undo :meth:`normalize`, for example for a prediction.
 
         Parameters
         ----------
         array : array
-            Floating numbers of shape ``(n, *shapes[field])`` or ``shapes[field]``: a NumPy array,
-            a tensor of PyTorch, or an array of any library that knows ``*`` and ``+``.
+            Floats of shape ``(n, *shapes[field])`` or ``shapes[field]``: a NumPy array, a tensor,
+            or an array of any library that knows ``*`` and ``+``.
         field : str
-            Name of the field. Its variables say which numbers belong to which channel.
+            Name of the field, whose variables say which numbers belong to which channel.
         ids : array_like of int, shape (n,), or int, optional
-            Ids of the samples, as ``batch.ids``. Needed if statistics vary from sample to sample:
-            by month or day of year, or along windowed dimensions.
+            Ids of the samples, as ``batch.ids``; needed if statistics vary from sample to sample.
 
         Returns
         -------
         array
-            A new array of the same kind, on the same device: each element times its standard
-            deviation, plus its mean. Variables that are not normalised stay as they are. The dtype
-            is that of ``array``, or float32 for float16 and bfloat16, in which values in their own
-            units may be too large.
+            A new array of the same kind, on the same device, in the dtype of ``array``, or float32
+            for float16 and bfloat16. Transforms after :meth:`normalize` are not undone.
 
         Raises
         ------
         UnknownNameError
             If there is no such field.
         OptionError
-            If no variable of the field is normalised; if the shape or the dtype does not fit; if
-            ids are needed and missing; if a transform after :meth:`normalize` has changed a
-            dimension along which the numbers vary.
-
-        Notes
-        -----
-        This is the inverse of :meth:`normalize` up to rounding. Transforms recorded after it are
-        not undone. Where they reorder channels, or keep some of them, labels say which numbers
-        belong to which.
+            If no variable of the field is normalised, the shape or dtype does not fit, ids are
+            missing, or a later transform has changed a dimension along which the numbers vary.
 
         Examples
         --------
@@ -648,7 +585,7 @@ class Samples(RecordedMethods):
         Parameters
         ----------
         value : float or mapping of str to float
-            One number, or one for each variable; after ``map`` or a recorded method, one for each
+            One number, or one for each variable; after ``map`` or a recorded method, for each
             field.
 
         Returns
@@ -676,24 +613,19 @@ class Samples(RecordedMethods):
         per: Literal["batch", "sample"] = "batch",
         random: bool = False,
     ) -> Self:
-        """Run a function on the samples; the data variables that it returns are the new fields.
-
-        Fields that existed before keep their order. New fields follow in the order of the returned
-        Dataset. Batches are made on several threads, so ``fn`` runs on several threads at once. It
-        is called once on one sample of zeros to find out names, shapes and dtypes.
+        """Run a function on batches; it returns the new fields.
 
         Parameters
         ----------
         fn : callable
-            Takes and returns an :class:`xarray.Dataset` of the fields. With ``random=True`` it is
-            called as ``fn(ds, rng)``.
+            Takes and returns an :class:`xarray.Dataset` of the fields, on several threads at once.
+            It is called once on zeros to find names, shapes and dtypes. Old fields keep their
+            order; new ones follow.
         per : {"batch", "sample"}
-            Whether ``fn`` is given whole batches, with a leading dimension ``sample``, or one
-            sample at a time.
+            Whether ``fn`` gets whole batches, with a leading dimension ``sample``, or one sample.
         random : bool, default False
-            Whether ``fn`` also gets an :class:`~xloader.Rng`. There is a new one
-            for each batch, and its arrays have one row for each sample of the batch. With
-            ``per="sample"`` they have one row.
+            Whether ``fn`` is called as ``fn(ds, rng)``, with an :class:`~xloader.Rng` for each
+            batch.
 
         Returns
         -------
@@ -703,34 +635,23 @@ class Samples(RecordedMethods):
         Raises
         ------
         OptionError
-            If ``fn`` is not callable, ``per`` is not one of the choices, ``random`` is not a bool,
-            or there are no windows yet.
+            If ``fn`` is not callable, an option is not one of the choices, or there are no windows
+            yet.
 
         Notes
         -----
-        *Random numbers.* The numbers that ``rng`` draws for a sample depend on the seed, the epoch
-        and the sample's id. Where weights draw a sample several times in an epoch, they also
-        depend on which of these times it is. They do not depend on batches, threads, workers and
-        ranks, and they change from epoch to epoch. Samples read outside a planned epoch, by
-        ``samples[i]`` or by a ``MapDataset`` under a sampler other than
-        :class:`~xloader.torch.ChunkSampler`, use seed 0 and epoch 0. Each function draws numbers
-        of its own, unless two draw by the same ``name``.
+        *Random numbers* of a sample depend on the seed, the epoch and its id alone, and on how
+        often it has occurred in the epoch.
 
-        *Names of dimensions.* A dimension keeps its name if all fields that have it agree in its
-        size, its offsets and its channels. If two fields differ, it is named ``<field>_<dim>`` in
-        every field that has it. With ``inputs("t2m", "u10")`` and ``targets("t2m")`` there are
-        ``inputs_channel`` and ``targets_channel``; with one field, or the same channels in both,
-        there is ``channel``.
+        *Names of dimensions.* If two fields differ in the size, offsets or channels of a dimension,
+        it is called ``<field>_<dim>`` in every field, such as ``inputs_channel``.
 
-        *Labels.* Labels that are the same for every sample are a coordinate with an index, under
-        the dimension's own name: those of channels, and of dimensions that are not windowed. In a
-        batch, labels of windowed dimensions are ``<dim>_label (sample, <dim>)``. In a Dataset of
-        one sample they are an index like the others. ``sample`` holds the ids.
+        *Labels* that all samples share are indexes. In a batch, those of windowed dimensions are
+        ``<dim>_label (sample, <dim>)``. ``sample`` holds the ids.
 
-        *A pitfall of xarray.* Arithmetic and ``assign`` keep only elements with the same labels,
-        in the order of the Dataset that is assigned to. So ``ds.assign(inputs=...)`` loses a
-        channel that was added and undoes a flip of ``lon``. Return a new Dataset, or drop the
-        labels first with ``.drop_vars``.
+        *A pitfall of xarray.* Arithmetic and ``assign`` keep only elements with the same labels, so
+        ``ds.assign(inputs=...)`` loses a channel that was added and undoes a flip of ``lon``.
+        Return a new Dataset, or drop the labels by ``.drop_vars``.
 
         Examples
         --------
@@ -745,16 +666,12 @@ class Samples(RecordedMethods):
         >>> samples.channels("inputs")
         ('u10', 'v10', 'speed')
 
-        Add noise to each sample, and change the sign of half of them:
+        Noise for each sample, the same in any batch of an epoch:
 
         >>> def augment(batch, rng):
-        ...     values = batch["inputs"] + rng.normal(batch["inputs"].shape[1:], 0.0, 0.1)
-        ...     is_turned = xr.DataArray(rng.uniform() < 0.5, dims="sample")
-        ...     return xr.Dataset({"inputs": xr.where(is_turned, -values, values)})
+        ...     noise = rng.normal(batch["inputs"].shape[1:], 0.0, 0.1)
+        ...     return batch.assign(inputs=batch["inputs"] + noise)
         >>> noisy = ds.xloader.window(time=1).inputs("u10").map(augment, random=True)
-
-        Sample 3 gets the same numbers in any batch:
-
         >>> bool((noisy[3][0] == noisy[[0, 3]].inputs[1]).all())
         True
         """
@@ -786,38 +703,30 @@ class Samples(RecordedMethods):
         at: At | Mapping[str, At] = "center",
         outside: Literal["raise", "drop"] = "raise",
     ) -> Self:
-        """Take one sample around each point of a table, such as stations or observations.
+        """Take one sample around each point of a table.
 
-        Row ``i`` of the table is sample ``i``: the table may be in any order, and name a place
-        more than once. Strides of :meth:`window` do not matter here, because a window may begin
-        at any element.
+        Row ``i`` of the table is sample ``i``, in any order.
 
         Parameters
         ----------
         table : pandas.DataFrame, xarray.Dataset or mapping of str to array-like
-            One row for each point. Each windowed dimension needs a column of its name, with
-            labels; along a dimension without labels, values count selected elements. Every other
-            column becomes a field after the existing ones, with one value for each sample:
-            numbers and bools keep their dtype; text and categories become int64 codes, and
-            :attr:`classes` gives the text of each code. Named levels of a DataFrame's index are
-            columns too. A Dataset must have one dimension. A mapping holds 1-d arrays.
+            One row for each point, with a column of labels for each windowed dimension (of
+            positions, if it has no labels). Every other column becomes a field with one value for
+            each sample: numbers and bools keep their dtype; text and categories become int64 codes,
+            named by :attr:`classes`.
         method : {None, "nearest"} or mapping of str to these, optional
-            How labels are looked up, as in :meth:`xarray.Dataset.sel`: by default they must be
-            equal; "nearest" takes the closest one. A mapping says it for each dimension by name.
+            How labels are looked up, as in :meth:`xarray.Dataset.sel`: equal ones, or the closest.
         tolerance : optional
-            Greatest distance between a point's label and the closest one, in the unit of the
-            labels; for times a timedelta, or text such as ``"1h"``. A mapping gives it by
-            dimension. Without a tolerance, "nearest" takes points that lie beyond the first or
-            last label by half a step at most. A larger tolerance also takes points farther off.
+            Greatest distance to the closest label, in the unit of the labels; for times a
+            timedelta, or text such as ``"1h"``.  By default, points may lie half a step beyond the
+            first and last label.
         at : {"center", "start", "end"} or mapping of str to these, default "center"
-            Where in its window a point lies. ``"center"``: at position ``size // 2`` of the
-            window, so the window begins ``size // 2 * dilation`` elements before the point.
-            ``"start"``: the window begins at the point. ``"end"``: it ends there, as the time
-            steps before an observation do. Dimensions that a mapping does not name are centred.
+            Where in its window a point lies: at position ``size // 2``, at the first element, or at
+            the last.
         outside : {"raise", "drop"}, default "raise"
-            What to do about points that have no sample, because no label matches, or the window
-            leaves the array or crosses a gap. ``"drop"`` leaves them out: ``print(samples)`` and
-            ``explain()`` say how many, and ids count the points that are left.
+            What to do about points without a sample, because no label matches, or the window leaves
+            the array or crosses a gap. ``"drop"`` leaves them out, and ids count those that are
+            left.
 
         Returns
         -------
@@ -827,26 +736,16 @@ class Samples(RecordedMethods):
         Raises
         ------
         UnknownNameError
-            If the table lacks the column of a windowed dimension, or points lie off the grid.
+            If the table lacks a column, or points lie off the grid.
         OptionError
-            If the windows of points leave the array, or cross a gap that :meth:`window` drops.
-        OptionError
-            If a label is missing (NaN); if the labels of a dimension are not sorted, or occur
-            more than once; if a column has the name of a field, a coordinate or another
-            dimension; if an option is outside its range; if there are no windows yet, samples were
-            chosen before, or a transform is recorded that may have changed the fields.
+            If windows leave the array or cross a gap; if labels are missing (NaN), not sorted or
+            occur twice along a dimension; if columns do not fit; if there are no windows yet,
+            samples were chosen before, or a transform may have changed the fields.
         UnsupportedDataError
-            If the table is of another kind, labels are of another kind than those of their
-            dimension, or a column holds neither numbers nor text.
-        OptionError
-            If the columns differ in length, or the table is not one-dimensional.
+            If the table or its labels are of another kind, or a column holds neither numbers nor
+            text.
         EmptySamplesError
             If no point is left.
-
-        See Also
-        --------
-        weighted : ``weighted(balance="column")`` draws each class equally often.
-        ids : The samples at certain labels, among all windows.
 
         Examples
         --------
@@ -874,16 +773,13 @@ class Samples(RecordedMethods):
     # Choosing samples
 
     def select(self, ids: ArrayLike | slice | SampleMask) -> Self:
-        """Keep some samples, which get new ids in the order given: ``0, 1, 2, ...``.
-
-        A sample named twice occurs twice. :meth:`positions` gives the places of samples in the
-        store.
+        """Keep some samples, which get new ids: ``0, 1, 2, ...``.
 
         Parameters
         ----------
         ids : slice, array-like of int, or of bool, or SampleMask
             Sample ids, 1-d, or a mask with one flag for each sample, as :meth:`is_valid` makes it.
-            A mask takes one bit for each sample, and nothing for each id.
+            A sample named twice occurs twice.
 
         Returns
         -------
@@ -895,9 +791,8 @@ class Samples(RecordedMethods):
         SampleIndexError
             If an id is out of range, or a mask has another length.
         EmptySamplesError
-            If no sample is left, or all that are left have weight 0. Only ``out.remaining_ids`` of
-            a :meth:`mosaic`, or a part of it, may be empty: then there are no samples, and their
-            loader has no batches.
+            If no sample is left, or all have weight 0; only ``out.remaining_ids`` of a
+            :meth:`mosaic` may be empty.
         OptionError
             If there are no windows yet.
 
@@ -915,10 +810,11 @@ class Samples(RecordedMethods):
         return self._but(subset=subset_verbs.select(self.recipe, ids))
 
     def sample(self, n: int, *, seed: int = 0) -> Self:
-        """Keep some samples at random, the same ones in every epoch, for a quick validation.
+        """Keep some samples at random, the same in every epoch.
 
-        All have the same chance, none is taken twice, and they stay in the order of the store. They
-        depend on ``n``, on the seed and on the number of samples alone, so all ranks take the same.
+        All have the same chance, none is taken twice, and they stay in the order of the store. All
+        ranks take the same. A chunk is read if one of its samples is kept: to read little, keep
+        whole chunks by :meth:`split`.
 
         Parameters
         ----------
@@ -938,12 +834,6 @@ class Samples(RecordedMethods):
             If ``n`` is more than there are, or there are no windows yet.
         EmptySamplesError
             If all samples that are kept have weight 0.
-
-        Notes
-        -----
-        A chunk is read if one of its samples is kept, so a few samples of each chunk cost as much
-        as all. For a validation that reads little, keep whole chunks: cut the samples with
-        :meth:`split`.
 
         Examples
         --------
@@ -967,57 +857,43 @@ class Samples(RecordedMethods):
         cache: str | os.PathLike[str] | Literal[False] | None = None,
         client: Any = None,
     ) -> SampleMask:
-        """Find the samples that hold enough valid values. This reads each chunk once, at once.
+        """Find samples with enough valid values. This reads each chunk once, at once.
 
-        A value is valid if it is not NaN after decoding; fill values are NaN then. Transforms do
-        not matter. Integers without fill values are always valid, and are not read.
+        A value is valid if it is not NaN after decoding. Integers without fill values are always
+        valid, and are not read. Transforms do not matter.
 
         Parameters
         ----------
         *fields : str
-            Names of the fields to check; by default all. The name of a variable stands for that
-            variable alone, in each field that has it. A sample is valid if each of them is.
+            Names of fields, or of variables, that must all be valid; by default all fields.
         at_least : float, default 1.0
-            Share of the values of a field, or of its variable, that must be valid. Those of all
-            channels count together.
+            Share of the values of a field or variable, over all its channels, that must be valid.
         mask : str or xarray.DataArray, optional
-            Where values count: the name of a boolean variable, or a boolean DataArray along some
-            dimensions of the samples, such as a land-sea mask that is True over sea. Values where
-            it is False count as not valid, as after ``ds.where(mask)``. It applies to variables
-            that have all its dimensions. It is kept in memory, one byte an element.
-        memory : int or str, default "2GiB"
-            Memory for chunks and for counts of windows, as for :meth:`loader`.
-        threads : int, optional
-            Number of threads that read and count; by default one for each core.
+            Where values count: the name of a boolean variable, or a boolean DataArray, such as a
+            land-sea mask that is True over sea. Values where it is False count as not valid.
+        memory, threads, client : optional
+            As for :meth:`stats`.
         cache : path, None or False, optional
-            Folder in which the mask is kept, to be found by the next call with the same samples and
-            arguments. By default the user's cache folder, but only for files and folders of this
-            machine, where names, sizes and times of files show whether values changed. For other
-            sources, pass a folder, and another one if values change. ``False`` keeps nothing.
-        client : distributed.Client or False, optional
-            A dask cluster whose workers read the chunks. By default the active client, if there is
-            one and its workers can open the data; False for the threads of this process.
-            ``memory`` holds for each worker process, and ``threads`` is not used on a cluster.
+            Folder in which the mask is kept for the next call with the same samples and arguments.
+            By default the user's cache folder, for local files only, whose names, sizes and times
+            show changes. For other sources, pass a folder, and another one if values change.
+            ``False`` keeps nothing.
 
         Returns
         -------
         SampleMask
-            One bit for each sample id. ``mask.num_reads`` says how many chunks were read for it.
+            One bit for each sample id, for :meth:`select`. Masks are combined by ``&``, ``|`` and
+            ``~``; ``mask.num_valid`` counts the samples.
 
         Raises
         ------
         UnknownNameError
             If a field or variable does not exist.
         OptionError
-            If ``at_least`` is not in [0, 1]; if the mask is not boolean, or has another shape or
-            other labels than the selected elements; if there are no windows yet.
-        MemoryBudgetError
-            If the memory is too small for one chunk, the mask, or the counts of the windows that a
-            chunk reaches into.
-        ChunkError
-            If a chunk cannot be read.
-        ClusterError
-            If the cluster fails.
+            If ``at_least`` is not in [0, 1], the mask is not boolean or does not fit, or there are
+            no windows yet.
+        MemoryBudgetError, ChunkError, ClusterError
+            As for :meth:`stats`.
 
         Examples
         --------
@@ -1057,60 +933,52 @@ class Samples(RecordedMethods):
         overwrite: bool = False,
         client: Any = None,
     ) -> Any:
-        """Compute statistics of the stored values that the samples need. This reads them, at once.
+        """Compute statistics of the values that samples need. This reads them, at once.
 
-        Each element counts once, however many windows hold it, also after :meth:`weighted`.
-        Elements that no sample needs do not count, so nothing of a test year gets into the
-        statistics of the training samples. Transforms do not matter. NaN does not count. Each
-        chunk is read once.
+        Each element that samples need counts once, so nothing of a test year gets into statistics
+        of training samples. Transforms, weights of samples and NaN do not count. Each chunk is read
+        once.
 
         Parameters
         ----------
         dim : str, iterable of str, or ..., optional
-            The dimensions that are reduced, as in xarray; ``...`` for all. By default all but those
-            that become channels. ``dim="time"`` gives statistics of each cell.
+            The dimensions that are reduced; ``...`` for all. By default all but those that become
+            channels. ``dim="time"`` gives statistics of each cell.
         by : {"month", "dayofyear", "hour", "season"}, optional
-            Statistics by a label of the time. The result has a dimension of that name.
+            Statistics by a label of the time, along a dimension of that name.
         quantiles : iterable of float, optional
-            Quantiles to estimate, from 0 to 1: at most 0.4 % away in rank at the median, 0.08 % at
-            0.01 and 0.99. They need the library crick.
+            Quantiles to estimate, by the library crick: at most 0.4 % away in rank at the median,
+            0.08 % at 0.01 and 0.99.
         leads : int, duration, or iterable of them, optional
-            Statistics of differences along time, ``x(t + lead) - x(t)``, instead of the values:
-            leads are numbers of steps or durations such as ``"6h"``; 0 stands for the values
-            themselves. Only pairs of elements count whose labels differ by the lead, and which
-            samples need both. With ``by``, the earlier time counts. The result has a dimension
-            ``lead``.
+            Statistics of differences ``x(t + lead) - x(t)``, along a dimension ``lead``: steps or
+            durations such as ``"6h"``; 0 stands for the values themselves.
         weights : {"area"} or xarray.DataArray, optional
             Weights of elements: ``"area"`` for the cosine of the latitude, or numbers along some
-            dimensions. Variables without these dimensions are not weighted. Counts, minima and
-            maxima are not weighted either, but elements of weight 0 still count in them.
-        memory : int or str, default "2GiB"
-            Memory of the job for chunks at work, statistics under way and the result.
-        threads : int, optional
-            Number of threads that read and compute; by default one for each core. The result has
-            the same bits for any number.
-        progress : bool, optional
-            Whether to show a progress bar; by default where stderr is a terminal.
+            dimensions.
         path : path, optional
-            A netCDF file or Zarr store, ending in ``.nc`` or ``.zarr``, to write the result to.
-            Partial results lie beside it meanwhile. If the job is killed, call it again: it reads
-            only what is missing, and if the result is there already, it returns that.
+            A file ``.nc`` or store ``.zarr`` for the result. If the job is killed, call it again:
+            it reads only what is missing.
         part : (int, int), optional
-            Compute the part ``i`` of ``n`` only, as ``(i, n)`` with ``i`` from 0. Then
-            :func:`xloader.merge` makes the result, with the same bits.
+            ``(i, n)``: only the part ``i`` of ``n``, from 0. :func:`xloader.merge` makes the
+            result.
         overwrite : bool
-            Whether to replace what lies at ``path``, and partial results of another job.
+            Whether to replace what lies at ``path``.
+        memory : int or str, default "2GiB"
+            Memory of the job; on a cluster, of each worker process.
+        threads : int, optional
+            Threads that read and compute; by default one for each core.
+        progress : bool, optional
+            Whether to show a progress bar; by default in a terminal.
         client : distributed.Client or False, optional
-            A dask cluster whose workers read the chunks. By default the active client, if there is
-            one and its workers can open the data; False for the threads of this process.
-            ``memory`` holds for each worker process, and ``threads`` is not used on a cluster.
+            A dask cluster whose workers read the chunks. By default the active client, if its
+            workers can open the data; False for the threads of this process.
 
         Returns
         -------
         xarray.Dataset or PartialStats
-            The variables with a dimension ``stat``, whose labels are ``"count"``, ``"mean"``,
-            ``"std"`` (with ``ddof=0``), ``"min"``, ``"max"``, and ``"q0.5"`` for quantiles, in
-            float64. :meth:`normalize` takes it. With ``part``, partial statistics that pickle.
+            The variables in float64, along ``stat``: ``"count"``, ``"mean"``, ``"std"`` (with
+            ``ddof=0``), ``"min"``, ``"max"``, and ``"q0.5"`` for quantiles. :meth:`normalize` takes
+            it. With ``part``, partial statistics that pickle.
 
         Raises
         ------
@@ -1121,14 +989,11 @@ class Samples(RecordedMethods):
         ChunkError
             If a chunk cannot be read.
         ClusterError
-            If the dask cluster fails.
-        TargetError
-            If something else lies at ``path`` already.
-        StateError
-            If partial results there are of other samples, options or data.
+            If the cluster fails.
+        TargetError, StateError
+            If something else, or parts of other samples, options or data, lie at ``path``.
         StoreFullError
-            If there is no room left for partial results. What is written counts when you call it
-            again.
+            If there is no room left.
 
         Examples
         --------
@@ -1170,38 +1035,26 @@ class Samples(RecordedMethods):
     ) -> NDArray[np.float64]:
         """Compute a number for each sample, for :meth:`weighted` and :meth:`select`.
 
-        This reads all samples, at once, in an order in which each chunk is read once where the
-        memory allows that.
+        This reads all samples, at once.
 
         Parameters
         ----------
         fn : callable
             Takes a :class:`Batch` of NumPy arrays, after all transforms, and returns a number for
-            each of its samples: a rain rate, a variance, a distance to a front.
-        memory : int or str, default "2GiB"
-            Memory for chunks and batches, as for :meth:`loader`.
-        threads : int, optional
-            Number of threads that load; by default one for each core. ``fn`` is called by the
-            thread that calls ``score``.
+            each sample: a rain rate, a variance. On a cluster it is called on the workers.
+        memory, threads, client : optional
+            As for :meth:`stats`.
         batch_size : int, optional
-            Most samples that ``fn`` is given at a time; 256 by default.
+            Most samples that ``fn`` gets at a time; 256 by default.
         cache : path, None or False, optional
-            Folder in which the scores are kept, as for :meth:`is_valid`. They are found again while
-            data, samples and the code of ``fn`` are the same. Only those of plain functions are
-            kept, without a closure, default arguments, and names of your own modules' numbers and
-            functions, because these may change unseen. Scores after :meth:`map` are kept only in a
-            folder of your own.
-        client : distributed.Client or False, optional
-            A dask cluster whose workers read the chunks. By default the active client, if there is
-            one and its workers can open the data; False for the threads of this process.
-            ``memory`` holds for each worker process, and ``threads`` is not used on a cluster.
-            ``fn`` is then called on the workers, with batches of other sizes. Chunks that windows
-            straddle where the work is divided are read by two tasks.
+            Folder in which the scores are kept, as for :meth:`is_valid`: those of plain functions
+            without closure, default arguments and names of your own modules; after :meth:`map`,
+            only in a folder of your own.
 
         Returns
         -------
         numpy.ndarray
-            The number of each sample id, float64, shape ``(len(samples),)``.
+            The numbers, float64, shape ``(len(samples),)``.
 
         Raises
         ------
@@ -1209,12 +1062,8 @@ class Samples(RecordedMethods):
             If ``fn`` does not return a number for each sample, or there are no windows yet.
         TransformError
             If ``fn`` raises.
-        MemoryBudgetError
-            If the memory is too small; the error gives the minimum that is enough.
-        ChunkError
-            If a chunk cannot be read.
-        ClusterError
-            If the cluster fails.
+        MemoryBudgetError, ChunkError, ClusterError
+            As for :meth:`stats`.
 
         Examples
         --------
@@ -1239,30 +1088,24 @@ class Samples(RecordedMethods):
         )
 
     def dropna(self, *fields: str, at_least: float = 1.0, client: Any = None) -> Self:
-        """Drop the samples that hold too few valid values: ``select(is_valid(...))``.
-
-        This reads each chunk once, at once, unless the mask is in the cache.
+        """Drop samples with too few valid values: ``select(is_valid(...))``.
 
         Parameters
         ----------
-        *fields : str
-            Names of the fields or variables to check; by default all fields.
-        at_least : float, default 1.0
-            Share of the values of a field or variable that must not be NaN.
-        client : distributed.Client or False, optional
-            A dask cluster whose workers read the chunks, as for :meth:`is_valid`.
+        *fields, at_least, client
+            As for :meth:`is_valid`.
 
         Returns
         -------
         Samples
-            The samples that are valid; see :meth:`is_valid`.
+            The samples that are valid.
 
         Raises
         ------
         EmptySamplesError
             If no sample is valid.
         UnknownNameError, OptionError, ChunkError, ClusterError
-            As :meth:`is_valid` raises them.
+            As for :meth:`is_valid`.
         """
         return self.select(self.is_valid(*fields, at_least=at_least, client=client))
 
@@ -1273,45 +1116,39 @@ class Samples(RecordedMethods):
         *,
         balance: str | None = None,
     ) -> Self:
-        """Draw in each epoch how often a sample occurs, in proportion to its weight.
+        """Draw samples in proportion to their weights in each epoch.
 
         Parameters
         ----------
         weights : array-like of float, optional
-            One weight for each sample id, finite and not negative. With equal weights and
-            ``num_samples`` below the number of ids, each epoch is a random part of the samples.
-            With more, each epoch holds all samples, and some of them more than once. If only
-            ``num_samples`` is given, all weights are equal.
+            One weight for each sample id, finite and not negative; by default all are equal.
         num_samples : int, optional
-            Number of samples in an epoch, ``loader.num_samples``. By default the number of ids,
-            ``len(samples)``, which weights do not change.
+            Number of samples of an epoch; by default ``len(samples)``. Fewer make each epoch a
+            random part.
         balance : str, optional
-            In place of ``weights``: the name of a column of :meth:`at_points` that holds text,
-            categories, integers or bools. Each of its values is then drawn equally often, and
-            samples with one value are drawn equally often among themselves.
+            In place of ``weights``: a column of :meth:`at_points` with text, categories, integers
+            or bools. Each of its values is drawn equally often.
 
         Returns
         -------
         Samples
-            The same samples and ids, with weights.
+            The same samples and ids, with weights. A later :meth:`select` keeps each sample's
+            weight.
 
         Raises
         ------
         OptionError
-            If there is not one weight for each sample, or a weight is negative or not finite; if
-            all are 0; if ``num_samples`` is below 1, or there are no windows yet; if ``weights``
-            and ``balance`` are both given, or nothing is; if ``balance`` names a column of floats.
+            If weights do not fit, are negative, not finite or all 0; if ``num_samples`` is below 1;
+            if ``weights`` and ``balance`` are both given, or nothing is; if ``balance`` names a
+            column of floats; if there are no windows yet.
         UnknownNameError
             If ``balance`` names no column.
 
         Notes
         -----
-        The method is systematic resampling, keyed by the loader's seed and the epoch: a sample
-        whose share of an epoch is 2.3 occurs 2 or 3 times in it, and 2.3 times on average. So with
-        equal weights none comes twice before all came once, as they may in PyTorch's
-        ``WeightedRandomSampler``. New weights replace those given before. Each chunk is still read
-        once in an epoch, however often its samples occur. A later :meth:`select` keeps each
-        sample's weight, and ``num_samples`` if it was given.
+        Systematic resampling, keyed by the loader's seed and the epoch: a sample whose share is 2.3
+        occurs 2 or 3 times, and 2.3 times on average. With equal weights none comes twice before
+        all came once. Each chunk is still read once.
 
         Examples
         --------
@@ -1329,45 +1166,32 @@ class Samples(RecordedMethods):
         return self._but(subset=subset_verbs.weigh(self.recipe, chosen, num_samples))
 
     def random(self, n: int, per: str | Sequence[str] | None = None) -> Self:
-        """Draw windows at random, anew in each epoch: so many of all, or of each scene.
+        """Draw windows at random, anew in each epoch.
 
         Parameters
         ----------
         n : int
-            Number of windows to draw. None is drawn twice in an epoch.
+            Number of windows to draw, none of them twice; a group with fewer gives all it has.
         per : str or sequence of str, optional
-            Dimensions with windows. ``n`` windows are drawn at each position along them: with
-            ``per="scene"`` of each scene, with ``per=("scene", "time")`` of each scene at each
-            time. By default ``n`` of all windows.
+            Dimensions with windows: ``per="scene"`` draws ``n`` of each scene, ``per=("scene",
+            "time")`` of each scene at each time. By default ``n`` of all.
 
         Returns
         -------
         Samples
-            The same samples and ids, of which an epoch has some.
+            The same samples and ids, of which an epoch has ``loader.num_samples``.
 
         Raises
         ------
         OptionError
-            If ``n`` is below 1; if the windows have no position along a dimension of ``per``; if
-            the samples are :meth:`weighted`, or there are no windows yet.
-
-        See Also
-        --------
-        sample : The same samples in every epoch.
-        weighted : Each sample as often as its weight says.
+            If ``n`` is below 1, the windows have no position along a dimension of ``per``, the
+            samples are :meth:`weighted`, or there are no windows yet.
 
         Notes
         -----
-        All windows of a group have the same chance. What is drawn depends on the loader's seed, on
-        the epoch and on the group alone, not on ranks, so all ranks draw the same. Nothing is kept
-        per window: at a stride of 1, any patch of a scene may be drawn. Each chunk is read once in
-        an epoch, as by any plan, and only if a window that was drawn needs it.
-
-        A group with fewer windows than ``n`` gives all it has. ``print(samples)`` and ``explain()``
-        say how many groups do, and how many samples an epoch has then. It may follow
-        :meth:`select`, :meth:`dropna` and :meth:`split`, and come before them: windows are drawn of
-        those that are left. ``loader.num_samples`` counts the samples of an epoch;
-        ``len(samples)`` does not change.
+        All windows of a group have the same chance, by the loader's seed and the epoch; all ranks
+        draw the same. Nothing is kept per window. Only chunks that a drawn window needs are read.
+        It may come before or after :meth:`select`, :meth:`dropna` and :meth:`split`.
 
         Examples
         --------
@@ -1396,37 +1220,29 @@ class Samples(RecordedMethods):
         seed: int = 0,
         **along: Mapping[str, Any],
     ) -> Split[Self]:
-        """Divide the samples into named parts that share no element, such as train and valid.
+        """Divide the samples into parts that share no element.
 
-        A sample belongs to a part if all its elements do, from the first to the last one that its
-        fields need. Samples that reach over the edge of a part belong to none; the result counts
-        them. Variables without the dimension that is split, such as a static mask, are the same in
-        all parts.
+        A sample belongs to a part if all its elements do, from the first to the last that its
+        fields need.
 
         Parameters
         ----------
         parts : mapping of str to part, optional
-            The parts by name. Without ``blocks`` and ``groups``, a part is a region: labels by
-            dimension, as in ``{"north": {"lat": slice(90, 0)}, "south": {"lat": slice(-1, -90)}}``.
-            With them it is a fraction, or with ``groups`` also a list of groups.
+            The parts by name: regions as labels by dimension, ``{"north": {"lat": slice(90, 0)},
+            ...}``; with ``blocks`` or ``groups`` fractions, or with ``groups`` lists of groups.
         gap : "auto", int, duration, or mapping of str to these, default "auto"
-            The least distance, in elements, between the windows of two parts. ``"auto"`` keeps
-            them from sharing elements. More is useful where neighbouring elements are alike:
-            ``gap="10D"``. Elements that belong to no part may lie in the gap.
+            Least distance, in elements, between the windows of two parts, such as ``"10D"``.
+            ``"auto"`` keeps them from sharing elements.
         blocks : mapping of str to (int or duration), optional
-            Least size of random blocks, along dimensions with windows. A block is made of whole
-            chunks, unless one chunk holds the whole dimension, and belongs to one part.
+            Least size of random blocks of whole chunks along dimensions with windows.
         groups : str or array-like, optional
-            The name of a coordinate along a dimension with windows, such as ``"station"``, or of a
-            column of :meth:`at_points`; or a group for each sample, such as the number of a storm.
-            All of a group belongs to one part. With a group for each sample, a sample that shares
-            elements with a part named before its own belongs to none.
+            A coordinate along a dimension with windows, such as ``"station"``; a column of
+            :meth:`at_points`; or a group for each sample. All of a group belongs to one part.
         seed : int, default 0
-            Fixes which blocks or groups belong to which part, where fractions are given.
+            Fixes which blocks or groups belong to which part.
         **along
-            Parts along dimensions with windows: ``time={"train": slice(None, "2015"), "valid":
-            slice("2016", None)}``. Labels are those of :meth:`sel`. Floats are fractions of the
-            dimension, one after the other: ``time={"train": 0.8, "valid": 0.2}``.
+            Parts along dimensions with windows, as labels of :meth:`sel` or as fractions in order:
+            ``time={"train": 0.8, "valid": 0.2}``.
 
         Returns
         -------
@@ -1470,17 +1286,16 @@ class Samples(RecordedMethods):
     def slab(self, dim: str, rank: int, size: int) -> Self:
         """Keep one rank's part of each sample, for a group of ranks that share the samples.
 
-        All ranks of the group get the same samples in the same order. Each gets its own slab of
-        one dimension, and reads only the chunks of that slab. The ranks of a group count as one
-        data rank: give them the same ``world`` in the loader, and call the same
-        methods with the same arguments on each. The state of one of them restores all.
+        All ranks of the group get the same samples in the same order, each its own part of one
+        dimension, and read only its chunks. They count as one data rank: give them the same
+        ``world`` and the same calls. The state of one restores all.
 
         Parameters
         ----------
         dim : str
             A dimension without windows.
         rank, size : int
-            Number of the part, in ``[0, size)``, and number of parts. Parts differ by one element
+            Number of the part, in ``[0, size)``, and number of parts, which differ by one element
             at most.
 
         Returns
@@ -1493,24 +1308,16 @@ class Samples(RecordedMethods):
         UnknownNameError
             If the dimension does not exist.
         OptionError
-            If there are no windows yet; if the dimension is windowed, or has fewer than ``size``
-            elements; if ``rank`` or ``size`` is out of range; if the samples are a slab already;
-            if a function of :meth:`map` or a method of xarray is recorded already.
+            If the dimension is windowed or has fewer than ``size`` elements, ``rank`` or ``size``
+            is out of range, the samples are a slab already, a function of :meth:`map` or a method
+            of xarray is recorded already, or there are no windows yet.
 
         Notes
         -----
-        *Transforms.* Only :meth:`normalize` and :meth:`fillna` may come before the slab. Functions
-        of :meth:`map` and recorded methods come after it, and see only the slab: ``.mean("lat")``
-        gives each rank the mean of its own part. The group has to combine these means itself.
-
-        *Numbers along the dimension* are given for the whole of it: statistics for
-        :meth:`normalize`, or a DataArray for ``where``, ``clip`` and ``fillna``. Each rank takes
-        its part, by label if both have labels.
-
-        *Random numbers.* A random function draws the same numbers for a sample on all ranks of a
-        group, so the ranks agree on whether to flip it. As a consequence, noise in the shape of a
-        slab repeats from slab to slab. To avoid that, draw it under a name with the rank in it, as
-        in ``rng.normal(shape, name=f"noise {rank}")``.
+        Functions recorded after it see only the slab: ``.mean("lat")`` is the mean of the part.
+        Statistics and DataArrays along the dimension are given for the whole of it. Random
+        functions draw the same numbers on all ranks of the group; for noise of its own, a rank
+        draws by a name: ``rng.normal(shape, name=f"noise {rank}")``.
 
         Examples
         --------
@@ -1537,19 +1344,17 @@ class Samples(RecordedMethods):
         Parameters
         ----------
         indexers : mapping of str to (label, slice or sequence of labels), optional
-            Labels along windowed dimensions at which windows begin, with the meaning that labels
-            have in :meth:`xarray.Dataset.sel`. Along dimensions that are not named, all windows
-            are taken. Along a dimension without labels, values count selected elements.
+            Labels along windowed dimensions, as in :meth:`xarray.Dataset.sel`; positions along
+            those without labels. Of other dimensions, all windows are taken.
         method, tolerance : optional
-            As for :meth:`sel`: ``method="nearest"`` takes the window that begins closest to a
-            label.
+            As in xarray.
         **labels
-            The same as ``indexers``, as keyword arguments.
+            The same as keyword arguments.
 
         Returns
         -------
         numpy.ndarray
-            Sample ids, int64, shape ``(n,)``, by window in the order of the labels.
+            Sample ids, int64, shape ``(n,)``, in the order of the labels.
 
         Raises
         ------
@@ -1559,11 +1364,6 @@ class Samples(RecordedMethods):
             If a dimension has no windows, or xarray refuses the request.
         EmptySamplesError
             If such windows exist, but none is among the samples.
-
-        Notes
-        -----
-        A window that begins before the end of a slice may reach beyond it. If two splits must not
-        share elements, split the store by :meth:`sel`, or leave a gap of a window's span.
 
         Examples
         --------
@@ -1719,21 +1519,19 @@ class Samples(RecordedMethods):
         return single_samples.read(self.recipe, self._layouts, key)
 
     def to_xarray(self, index: int | slice | ArrayLike) -> xr.Dataset:
-        """Read one sample, or several, as a Dataset with labels, channel names and attributes.
+        """Read one sample, or several, as a Dataset with labels.
 
         Parameters
         ----------
         index : int, slice, or array-like of int or bool
-            The sample's id, or several ids such as ``batch.ids``, or a mask, as ``samples[...]``
-            takes them. Negative ids count from the end.
+            The sample's id, several ids such as ``batch.ids``, or a mask. Negative ids count from
+            the end.
 
         Returns
         -------
         xarray.Dataset
-            The fields after all transforms. A dimension that two fields have with different sizes,
-            offsets or channels is called ``<field>_<dim>``. Several samples lie along a first
-            dimension ``sample``, with their ids. Labels that differ from sample to sample are then
-            coordinates ``<dim>_label``, as in functions given to :meth:`map`.
+            The fields after all transforms, with dimensions and labels as for :meth:`map`. Several
+            samples lie along a first dimension ``sample``.
 
         Raises
         ------
@@ -1755,28 +1553,23 @@ class Samples(RecordedMethods):
     def plot(
         self, index: int | slice | ArrayLike = 0, *, channel: str | Sequence[str] | None = None
     ) -> Picture:
-        """Draw one sample, or several: maps, lines and single values side by side.
+        """Draw one sample, or several, as maps and lines.
 
-        Each row of panels is a channel of a field, each column a time step. Equal times stand
-        below each other. Panels of one variable share a colour scale, in all fields, steps and
-        samples. Missing values are grey. Where cartopy and its coastlines are installed, maps in
-        degrees have coastlines; nothing is downloaded.
+        Each row of panels is a channel, each column a time step. Panels of one variable share a
+        colour scale; missing values are grey. With cartopy, maps in degrees have coastlines.
 
         Parameters
         ----------
         index : int, slice, or array-like of int or bool, default 0
-            The sample's id, or several ids, as :meth:`to_xarray` takes them.
+            As for :meth:`to_xarray`.
         channel : str or sequence of str, optional
-            The channels to draw, by name; a field without channels is its own channel. By default
-            the first four of each field.
+            The channels, or fields without channels, to draw; by default the first four of each
+            field.
 
         Returns
         -------
         matplotlib.figure.Figure
-            A figure of its own: ``figure.savefig("sample.png")`` writes it. Notebooks show it once,
-            also if the line ends with a semicolon.
-            At most 8 steps and 16 rows of panels are drawn. A line below the picture says what is
-            left out.
+            At most 8 steps and 16 rows; a line below says what is left out.
 
         Raises
         ------
@@ -1799,23 +1592,21 @@ class Samples(RecordedMethods):
         return single_samples.plot(self.recipe, self._layouts, index, channel)
 
     def coverage(self, *fields: str) -> Coverage:
-        """Count how often an epoch has each element, so that gaps, masks, weights and splits show.
+        """Count how often an epoch has each element.
 
-        Nothing is read but labels. The counts follow from arithmetic on windows, so they take
-        little time for any number of samples.
+        Nothing is read but labels.
 
         Parameters
         ----------
         *fields : str
-            The fields whose elements are counted; by default all. A sample counts once for each
-            element, however many fields need it.
+            The fields whose elements are counted; by default all.
 
         Returns
         -------
         Coverage
-            Counts for each windowed dimension, and a map of the last two; as text, as a Dataset
-            and as a picture. Samples that are drawn by weight, or of which an epoch takes a part,
-            count as often as they occur on average.
+            ``counts`` for each windowed dimension, and ``grid``, a map of the last two; ``print``,
+            ``to_xarray()`` and ``plot()`` show them. Samples that are drawn count as often as on
+            average.
 
         Raises
         ------
@@ -1843,80 +1634,55 @@ class Samples(RecordedMethods):
 
     @lists_options
     def loader(self, **options: Unpack[LoaderKeywords]) -> Loader:
-        """Plan epochs of shuffled batches within a memory budget. Nothing is read yet.
+        """Plan shuffled batches within a memory budget. Nothing is read yet.
 
         Parameters
         ----------
         batch_size : int, default 32
-            Number of samples in a batch, on each rank.
+            Samples per batch, on each rank.
         shuffle : bool, default True
             Whether samples are shuffled anew in each epoch. If not, ids ascend.
         seed : int, default 0
-            Together with the epoch and the plan, it fixes the order. From -2**63 to 2**64 - 1, as
-            ``torch.manual_seed`` takes it.
+            Fixes the order.
         drop_last : bool, default False
             Whether samples that do not fill a global batch are left out. If not, the last batch is
-            shorter. Ranks that have one sample less than others repeat a row in it, which
-            ``batch.is_padding`` flags.
+            shorter, and ``batch.is_padding`` flags rows that ranks repeat.
         steps : int, optional
-            Number of batches of an epoch on each rank; by default an epoch gives each sample once.
-            With it, each epoch goes on where the one before stopped, through pass after pass over
-            the samples, so that all of them come equally often. Each batch is full, and
-            ``drop_last`` has no effect. Where two passes meet, no sample is twice in a global batch
-            if there are at least as many global batches of samples as lanes, and one more. Weighted
-            samples may be. The next epoch reads the chunks again that are in memory when an epoch
-            ends, so very short epochs cost reads: :meth:`explain` counts them.
+            Batches per epoch on each rank, all full. The next epoch goes on where this one stopped.
+            By default an epoch gives each sample once.
         memory : int or str, optional
-            Bytes that this rank may use for batches, reads under way and decoded chunks; or a part
-            of what the machine has for this rank, such as ``"50%"``, or of all its ranks together,
-            such as ``"64GiB/node"``. By default what all data need, if that is at most half of this
-            rank's part of the machine, and else that half, down to a power of two. A second loader
-            takes a quarter, a third one an eighth. What is free does not matter; ``explain()`` says
-            what was taken. The ranks of a process group agree on the smallest machine's.
+            Bytes of this rank for batches, reads under way and decoded chunks: ``"4GiB"``; a part
+            of its share of the machine, ``"50%"``; or for all ranks of the machine,
+            ``"64GiB/node"``. By default what all data need, at most half of the share, less for
+            further loaders.
         output : {"torch", "numpy", "jax", "cupy"}
-            Whether batches hold PyTorch tensors, NumPy arrays, JAX arrays on JAX's CPU, or CuPy
-            arrays on CuPy's current GPU. JAX and CuPy need no PyTorch.
+            What batches hold: tensors, or arrays of NumPy, of JAX on the CPU, or of CuPy.
         device : torch.device, str or OnDevice, optional
-            Device that batches are copied to while the one before is used, such as ``"cuda"``,
-            ``"cuda:1"`` or ``"mps"``. By default tensors stay in ordinary memory. An
-            :class:`~xloader.OnDevice` also says which dtype they get, which function of tensors is
-            called there, and into which tensors they are copied.
+            Where batches are copied while the one before is used, such as ``"cuda"``. An
+            :class:`~xloader.OnDevice` says more.
         collate_fn : callable, optional
-            Makes the delivered value from a list of samples, each a tuple with one array or tensor
-            for each field, as in PyTorch. By default a :class:`Batch` is delivered.
-        threads : int, optional
-            Number of threads that load and gather, 4096 at most. By default the cores that the
-            process may use, divided among the ranks that torchrun, ``srun`` or ``mpirun`` started
-            on this machine.
-        processes : int, default 0
-            Number of worker processes that finish the batches, 1024 at most, for transforms that
-            keep Python busy. By default this process's threads do that. Threads of this process
-            still load and gather. The processes start with the first iteration and stay until
-            :meth:`Loader.close`. They call the transforms and ``collate_fn``, which must copy
-            arrays that they keep; with ``device``, this process calls ``collate_fn``. No more of
-            them work at a time than batches are made ahead, see ``prefetch``. Batches lie in memory
-            that the processes share: one that you keep, beyond the last two, is copied out of it.
-        prefetch : int, default 2
-            Number of batches that are made ahead. More small ones are made ahead if ``memory``
-            holds them without any change to the plan.
-        on_error : {"raise", "skip"}
-            What to do about a chunk that cannot be read. ``"raise"`` raises at the batch that
-            needs it. ``"skip"`` replaces each row that needs it by another row of the batch, so
-            that batches and steps stay as they are: ``batch.is_padding`` flags these rows, and
-            ``report()`` gives the chunks and the number of samples. A batch without any good row
-            raises in both cases.
-        plan : PlanRules, optional
-            Bounds of the plan: how often a chunk may be read, lanes for other numbers of ranks, and
-            the spread.
+            Makes the delivered value from a list of samples, each a tuple of arrays, as in PyTorch.
         world : World, optional
-            Number of this process among those that train together, and how many there are. By
-            default they are taken from ``torch.distributed``, from ``RANK`` and ``WORLD_SIZE``, or
-            from a SLURM step, when the loader is first used.
+            Rank and number of ranks; by default those of ``torch.distributed``, ``RANK`` and
+            ``WORLD_SIZE``, or a SLURM step, at first use.
+
+        Other Parameters
+        ----------------
+        threads : int, optional
+            Threads that load and gather, at most 4096; by default the cores of the process, divided
+            among the ranks of the machine.
+        processes : int, default 0
+            Worker processes, at most 1024, that call slow functions of Python.
+        prefetch : int, default 2
+            Batches made ahead; more if they are small.
+        on_error : {"raise", "skip"}
+            What to do about a chunk that cannot be read: raise, or replace the rows that need it by
+            others, flagged by ``batch.is_padding``.
+        plan : PlanRules, optional
+            Bounds of reads and mixing; batches for other numbers of ranks.
         on_nan : {"warn", "count", "raise", "ignore"}
-            What to do about NaN in floating fields, after the transforms. ``"warn"`` checks the
-            first eight batches of an epoch and warns once. ``"count"`` checks all batches and
-            counts NaN in ``report().num_nan``. ``"raise"`` checks all batches and raises at the
-            first NaN. ``"ignore"`` checks none.
+            What to do about NaN after the transforms: warn of those in the first eight batches,
+            count all in ``report()``, raise, or nothing.
 
         Returns
         -------
@@ -1930,15 +1696,11 @@ class Samples(RecordedMethods):
         EmptySamplesError
             If there are fewer samples than ranks.
         RanksError
-            When the loader is first used, if ``memory`` is left out, the data do not fit, and ranks
-            on other machines cannot be asked for theirs.
+            At first use, if ranks on other machines cannot be asked for their memory.
         OptionError
-            If an option is unknown or outside its range, lanes do not divide the global batch, or
-            ranks the lanes; if there are fewer samples than two global batches, with ``steps``; if
-            the device does not exist or lacks the dtype of a field, ``out`` does not fit the
-            batches, or the function for the device fails or returns another one.
+            If an option is unknown, out of range or does not fit the ranks, samples or device.
         ForkError
-            If the process was forked from one that used the GPU.
+            In a process forked from one that used the GPU.
         MissingDependencyError
             If the library of ``output`` is not installed.
         """
@@ -1960,21 +1722,16 @@ class Samples(RecordedMethods):
         Parameters
         ----------
         order : array_like of int, optional
-            Sample ids in an order of your own. The prediction is then for this order within the
-            same memory: exact for up to 10 million ids, and scaled up from the first 10 million
-            for more.
+            Sample ids in an order of your own, to predict its cost in the same memory: exact for up
+            to 10 million ids, and scaled up from these for more.
         cache : {None, "lru"}
-            How the order is read. By default the whole order is known in advance, and the chunk
-            that is needed farthest ahead is dropped first. With "lru" it is not known, as when a
-            sampler hands out batches: each worker begins without chunks and keeps those that it
-            used last, sample by sample.
+            How the order is read: known in advance, so that the chunk needed farthest ahead is
+            dropped first; or unknown, as under a sampler, with the chunks used last in memory.
         num_workers : int, default 1
-            With ``cache``: number of workers that share ``memory`` and take turns at batches, as
-            those of a PyTorch ``DataLoader`` do. With 0, the process itself reads. Each worker
-            makes ``prefetch`` batches ahead.
+            With ``cache``: workers that share ``memory`` and take turns at batches.
         **options
-            As for :meth:`loader`. With ``cache``, the order is that of this rank, and only
-            ``batch_size``, ``memory`` and ``prefetch`` matter.
+            As for :meth:`loader`. With ``cache``, only ``batch_size``, ``memory`` and ``prefetch``
+            matter.
 
         Returns
         -------
@@ -1983,10 +1740,8 @@ class Samples(RecordedMethods):
 
         Raises
         ------
-        SampleIndexError
-            If the order holds an id that is out of range.
-        EmptySamplesError
-            If the order is empty.
+        SampleIndexError, EmptySamplesError
+            If the order holds an id that is out of range, or none.
         MemoryBudgetError
             If the memory is too small; the error gives the minimum that is enough.
         OptionError
@@ -2014,27 +1769,22 @@ class Samples(RecordedMethods):
         max_amplification: Sequence[float] | float | None = None,
         **options: Any,
     ) -> PlanComparison:
-        """Plan an epoch for several memories and bounds of amplification. No value is read.
-
-        More memory mixes better, or reads less. A plan that may read each chunk several times can
-        mix better in the same memory, as it may come by a tile several times in an epoch, each time
-        for another part of its samples.
+        """Plan for several memories. No value is read.
 
         Parameters
         ----------
         memory : sequence of (int or str)
             Memories to plan for, as :meth:`loader` takes them.
         max_amplification : sequence of float, optional
-            Bounds of the mean number of reads a chunk to plan for; by default that of ``plan=``, or
-            1.05, 2 and 4.
+            Bounds of the mean reads per chunk; by default that of ``plan=``, or 1.05, 2 and 4.
         **options
             Other options of :meth:`loader`, the same for all plans.
 
         Returns
         -------
         PlanComparison
-            A plan for each pair of a memory and a bound: reads, mixing and memory. Where the memory
-            is too small, the smallest that would do. Its method ``plot`` draws them.
+            Reads, mixing and memory for each pair; ``plot()`` draws them. Where the memory is too
+            small, the smallest that would do.
 
         Raises
         ------
@@ -2062,46 +1812,38 @@ class Samples(RecordedMethods):
     def advise(
         self, *, measure: bool = False, client: Any = None, **options: Unpack[LoaderKeywords]
     ) -> Advice:
-        """Find chunks and shards in which a copy of the data suits these samples better.
+        """Find chunks and shards that suit these samples better.
 
-        Shapes of chunks are planned for as if the data were stored in them: the variables that the
-        samples take, over the part that they cover. No value is read, unless ``measure`` is set.
+        Chunks are planned for as if the data were stored in them. No value is read, unless
+        ``measure`` is set. :meth:`materialize` writes the copy.
 
         Parameters
         ----------
         measure : bool
             Whether to read up to four chunks, and to measure how fast they decode, and how fast and
-            how small their values are in zstd. By default speeds are computed from assumed figures.
+            small they are in zstd. By default speeds are assumed.
         client : distributed.Client or False, optional
-            A dask cluster of which a worker reads and measures these chunks. By default the active
-            client, if there is one and its workers can open the data; False for this process.
+            As for :meth:`stats`; a worker measures.
         **options
-            Options of :meth:`loader`, for the training that the copy is meant for: above all
-            ``batch_size``, ``memory`` and ``world``. Speeds are for ``threads``, by default
-            one for each core of this machine.
+            Options of :meth:`loader` for the training that the copy is for: above all
+            ``batch_size``, ``memory`` and ``world``.
 
         Returns
         -------
         Advice
             Today's chunks and up to three better ones, with predicted reads, mixing, speed and
-            size. If none is clearly better, it says so.
+            size.
 
         Raises
         ------
         OptionError
             If there are no windows, or an option is unknown or outside its range.
         MemoryBudgetError
-            If the memory is too small for any chunks, because it does not hold the batches.
+            If the memory does not even hold the batches.
         EmptySamplesError
             If there are fewer samples than ranks.
-        ChunkError
-            If ``measure`` is set and a chunk cannot be read.
-        ClusterError
-            If ``measure`` is set and the cluster fails.
-
-        Notes
-        -----
-        :meth:`materialize` writes such a copy.
+        ChunkError, ClusterError
+            If ``measure`` is set and a chunk cannot be read, or the cluster fails.
 
         Examples
         --------
@@ -2144,88 +1886,65 @@ class Samples(RecordedMethods):
         dry_run: bool = False,
         client: Any = None,
     ) -> Materialized:
-        """Write a Zarr store in chunks that suit training, which gives the same samples.
+        """Write a Zarr store in chunks that suit training.
 
         It holds the variables that the samples take, over the part that :meth:`sel` and
-        :meth:`isel` keep, with their labels and attributes. It has no windows and no recorded
-        methods: open it with :func:`xloader.open`, and use the same verbs after the selection.
-        Forcings are not written, because they are computed from labels.
+        :meth:`isel` keep, without windows, recorded methods and forcings: open it, and use the same
+        verbs after the selection. If the job is killed, make the same call again: finished shards
+        are kept.
 
         Parameters
         ----------
         target : path, URL or store
-            Where to write: a folder, a URL, a store of zarr, obstore or fsspec that can be written,
-            or a writable session of icechunk, which you commit afterwards.
+            A folder, a URL, a store of zarr, obstore or fsspec, or a writable session of icechunk,
+            to be committed afterwards.
         chunks, shards : mapping of str to int, optional
-            Number of elements of a chunk, and of a shard, along dimensions. Those that are not
-            named, or are -1, are not cut. A shard is one stored object with many chunks, of which
-            it must hold whole ones. ``{"t2m": {"time": 8}}`` gives sizes for one variable. Without
-            ``shards``, each chunk is an object of its own. Without ``chunks`` and ``advice``, the
-            first proposal of :meth:`advise` is taken.
+            Elements of a chunk, and of a shard (one stored object with many chunks), along
+            dimensions; those not named, or -1, are not cut. ``{"t2m": {"time": 8}}`` is for one
+            variable. Without ``chunks`` and ``advice``, the first proposal of :meth:`advise` is
+            taken.
         advice : Advice or ChunkProposal, optional
-            The chunks and shards, as :meth:`advise` proposes them. Shards that ``memory`` is too
-            small for are made smaller, with a warning.
-        memory : int or str
-            Bytes that the job may take.
-        threads : int, optional
-            Number of threads; by default the number of cores that this process may use.
+            Chunks and shards as :meth:`advise` proposes them.
         dtype : dtype-like, optional
-            Dtype of floats in the target, such as ``"float32"``. By default that of the source;
-            values that the source has packed stay packed.
+            Dtype of floats in the target; by default that of the source.
         pack : mapping of str to object, optional
-            Variables to store as integers: a dtype, as ``{"t2m": "int16"}``, with the largest error
-            allowed, as ``("int16", 0.01)``, or with the numbers themselves, as ``{"dtype": "int16",
-            "scale_factor": 0.01, "add_offset": 280.0}``. Values are read back and compared before
-            they are written.
+            Variables to store as integers: ``"int16"``; with the largest error allowed, ``("int16",
+            0.01)``; or ``{"dtype": "int16", "scale_factor": 0.01, "add_offset": 280.0}``.
         stats : xarray.Dataset, optional
-            The result of :meth:`stats`, from which the smallest and the largest values to pack are
-            taken. Without it, they are found by one pass more over the variables that are packed.
+            The result of :meth:`stats`, for the range of packed values; else one pass more finds
+            it.
         compressor : {"zstd", "lz4"}, codec of zarr, or None
             How chunks are compressed.
         checksum : bool
-            Whether a CRC-32C is stored with each chunk, by which damage is noticed.
+            Whether a CRC-32C is stored with each chunk.
         storage_options : mapping, optional
             Options for the file system of a URL.
         overwrite : bool
             Whether to remove a Zarr store that lies at the target.
         verify : bool
-            Whether all objects are read back at the end, and their digests compared. Otherwise
-            their sizes are compared.
+            Whether all objects are read back at the end.
         part : (int, int), optional
-            ``(i, n)`` with ``0 <= i < n``: write only the i-th of n parts. Several processes may
-            write parts at once. The one that ends last completes the store.
-        progress : bool, optional
-            Whether to show a progress bar; by default on a terminal, if tqdm is installed.
+            ``(i, n)``: only the part ``i`` of ``n``, from 0 The last one completes the store.
         dry_run : bool
             Whether to return the plan, and write nothing.
-        client : distributed.Client or False, optional
-            A dask cluster whose workers read the chunks and write the target. By default the active
-            client, if there is one and its workers can open the data and the target; False for the
-            threads of this process. ``memory`` holds for each worker process, and ``threads`` is
-            not used on a cluster.
+        memory, threads, progress, client : optional
+            As for :meth:`stats`.
 
         Returns
         -------
         Materialized
-            What was written, with reads predicted and counted. Printed, it is a table.
+            What was written, with reads predicted and counted.
 
         Raises
         ------
         TargetError
             If something else lies at the target, or it was begun with other arguments.
         MemoryBudgetError
-            If the memory is too small for a shard and the chunks that it is made of.
-        StoreFullError
-            If no room is left. What is written stays; the same call goes on.
+            If the memory is too small for a shard and its chunks.
+        StoreFullError, ClusterError
+            If no room is left, or the cluster fails. What is written stays.
         OptionError
             If values cannot be packed as asked.
-        ClusterError
-            If the cluster fails. What is written stays; the same call goes on.
-
-        Notes
-        -----
-        A job that was killed goes on when the same call is made again: shards that are complete are
-        not written again. Shards that no sample needs are left out, and counted.
 
         Examples
         --------
@@ -2274,37 +1993,33 @@ class Samples(RecordedMethods):
         overwrite: bool = False,
         world: World | None = None,
     ) -> Mosaic:
-        """Put predictions of the samples back on the grid, as a Zarr store or in memory.
+        """Put predictions back on the grid, as a Zarr store or in memory.
 
         Parameters
         ----------
         target : path, optional
             Path of the Zarr store. Without one, the mosaic becomes an :class:`xarray.Dataset`.
         field : str, optional
-            The field that is predicted; by default ``targets``, or the only field. Predictions have
-            its shape and its channels.
+            The field that is predicted; by default ``targets``, or the only field.
         blend : {"mean", "linear", "crop"}
-            The value of a cell that several windows cover. ``"mean"``: their mean. ``"linear"``:
-            their mean with weights that fall towards the edges of a window: along each windowed
-            dimension, element ``j`` of ``n`` has the weight ``min(j + 1, n - j)``. ``"crop"``: the
-            value of the window whose centre is nearest, and of several, that with the lowest id.
+            The value of a cell that several windows cover: their mean; their mean with weights
+            ``min(j + 1, n - j)`` for element ``j`` of ``n`` along each windowed dimension; or the
+            value of the window with the nearest centre.
         leads : str or collection of str, optional
-            Dimensions along which predictions of different offsets into the window are kept apart,
-            along a dimension ``lead``. By default those of which the field takes several elements,
-            but not the whole window; not where labels are decimal numbers, as latitudes are.
-            ``leads=()`` blends along all dimensions.
+            Dimensions along which predictions at different offsets are kept apart, along ``lead``;
+            ``()`` for none. By default those of which the field takes several elements, but not the
+            whole window.
         chunks : mapping of str to int, optional
-            Number of cells of a chunk of the store along some dimensions. By default as in the
-            source.
+            Cells per chunk of the store; by default as in the source.
         keep_units : bool
-            Whether variables keep the units of the source although :meth:`normalize` changes them:
-            for predictions that you have converted back.
+            Whether variables keep the units of the source after :meth:`normalize`: for predictions
+            that you have converted back.
         memory : int or str
-            Bytes that merging may take, besides about 100 for each sample.
+            Bytes that merging may take, besides about 100 per sample.
         overwrite : bool
-            Whether to remove what lies at the target, and what earlier runs have written for it.
+            Whether to remove what lies at the target, and predictions of earlier runs for it.
         world : World, optional
-            Number of this process, and number of processes; found as for :meth:`loader`.
+            As for :meth:`loader`.
 
         Returns
         -------
@@ -2327,10 +2042,8 @@ class Samples(RecordedMethods):
 
         Notes
         -----
-        Predictions wait in the folder ``<target>.parts`` until they are merged; it takes as many
-        bytes as all predictions together. It is removed when every sample is written. After a kill
-        at any moment, run the same again; if the mosaic is complete, ``out.remaining_ids`` is
-        empty.
+        Predictions wait in the folder ``<target>.parts`` until they are merged. After a kill, run
+        the same again.
         """
         from xloader.mosaic.mosaic import Mosaic
 

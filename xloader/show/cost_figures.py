@@ -225,17 +225,12 @@ class FigureTable:
         return {name: to_json_value(value) for name, value in self._figures().items()}
 
     def to_json(self, indent: int | None = 2) -> str:
-        """The figures as JSON.
+        """The figures as JSON, an object with the keys of `to_dict`.
 
         Parameters
         ----------
         indent : int, optional
             Spaces by which nested parts are indented; None for one line.
-
-        Returns
-        -------
-        str
-            An object with the keys of `to_dict`.
         """
         return json.dumps(self.to_dict(), indent=indent)
 
@@ -247,14 +242,13 @@ class FigureTable:
         prefix : str, default "xloader"
             Begins each name.
         separator : str, default "/"
-            Stands between the parts of a name. With ``"_"``, which Prometheus asks for, other
-            characters than letters, digits and underscores become underscores.
+            Stands between the parts of a name: ``"_"`` for Prometheus.
 
         Returns
         -------
         dict of str to float
-            Finite numbers only, such as ``"xloader/read_amplification"``, and for each variable
-            such as ``"xloader/variables/t2m/num_reads"``. Texts and booleans are left out.
+            Finite numbers only, such as ``"xloader/read_amplification"`` and
+            ``"xloader/variables/t2m/num_reads"``.
         """
         return flat_numbers(self._figures(), prefix, separator)
 
@@ -336,17 +330,14 @@ class SetShare:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures(FigureTable):
-    """The figures that an explanation and a report have in common.
-
-    They are of one rank and one epoch, except where noted.
+    """The figures that an explanation and a report have in common: of one rank and one epoch.
 
     Attributes
     ----------
     num_samples : int
         Samples delivered, without padding.
     num_padding : int
-        Rows that fill up the last batch, so that all ranks have equally many. Each repeats another
-        row, and ``batch.is_padding`` marks it. Fewer than ranks, over all ranks together.
+        Rows that repeat another, so that all ranks have equally many: ``batch.is_padding``.
     num_steps : int
         Batches of each rank.
     num_reads : int
@@ -354,35 +345,24 @@ class Figures(FigureTable):
     read_nbytes : int
         Decoded bytes of these chunks.
     read_amplification : float
-        ``num_reads`` divided by the number of distinct pairs needed; 1.00 is each once.
+        Reads per (variable, chunk) pair that is needed; 1.00 is each once.
     peak_nbytes : int
-        The most bytes in use at a time. In an explanation it is an upper bound for batches, chunks
-        in flight, decoded chunks and the indexes of shards. The bound is at most ``memory``, and
-        less if there is less to read. In a report it is measured: the batches in work and the one
-        delivered last, chunks in flight, and decoded chunks, but no indexes. A chunk in flight
-        counts with its stored bytes, or with its decoded size if that is less or the stored size is
-        not known.
+        The most bytes in use at a time: an upper bound, at most ``memory``. In a report it is
+        measured.
     mixing, full_mixing : float
-        Mean number of distinct regions in a global batch, and its value for a full shuffle.
-    num_dropped_windows : int
-        Windows left out, for any reason.
-    dropped_windows : dict of str to int
-        The same by reason. ``"gap"``: windows that cross a gap between labels. ``"end"``: windows
-        that would leave the array, although they would reach elements that no other window
-        reaches.
+        Mean number of distinct regions in a global batch, and in a full shuffle.
+    num_dropped_windows, dropped_windows : int, dict of str to int
+        Windows left out, and the same by reason: ``"gap"``, ``"end"`` (they would leave the array).
     is_exact : bool
         Whether the counts are exact.
     tile : dict of str to int
         Elements of the longest tile, per windowed dimension.
     run, streams, spread, lanes, visits : int
-        The other numbers of the plan's order, as in `Pace`.
+        The other numbers of the plan's order.
     variables : dict of str to VariableFigures
-        The reads of each variable. They sum to ``num_reads`` and ``read_nbytes``. Of several sets,
-        by set and variable, such as ``"era5/t2m"``.
+        ``num_reads`` and ``read_nbytes`` of each variable; of several sets, such as ``"era5/t2m"``.
     sets : dict of str to Explanation or Report
-        Of several sets of samples, the figures of each set's own loader, of which the others are
-        sums; otherwise empty. In a report, its samples are those of the set's own batches, of which
-        an epoch may have used only a part so far.
+        Of several sets of samples, the figures of each.
     shares : dict of str to SetShare
         The part of each set in an epoch.
     """

@@ -26,26 +26,22 @@ def collate(samples: Any) -> Any:
     Parameters
     ----------
     samples : Rows, Batch or list
-        The value that a dataset of xloader gives a ``DataLoader``:
-        :class:`~xloader.torch.Rows`, or a :class:`xloader.Batch` of arrays. Or any list
-        of samples: tuples with one array, tensor or number for each field, or arrays alone.
+        The value that a dataset of xloader gives a ``DataLoader``, or any list of samples: tuples
+        with one array, tensor or number for each field, or arrays alone.
 
     Returns
     -------
     Batch, tuple of torch.Tensor, or torch.Tensor
-        A batch of tensors, which share the memory of the stacked arrays if there are any. If names
-        and ids are not known, as for a plain list, a tuple of tensors of shape ``(n, ...)``; if
-        the samples are arrays alone, one tensor. Fields whose values are neither arrays nor
-        tensors, and samples that are neither tuples, lists nor arrays, are collated by
-        :func:`torch.utils.data.default_collate`. So are named tuples.
+        A batch of tensors, which share the memory of stacked arrays; for a plain list, a tuple of
+        tensors of shape ``(n, ...)``, or one tensor. Anything else is left to
+        :func:`torch.utils.data.default_collate`.
 
     Raises
     ------
     OptionError
-        If there is no sample, or the shapes of samples differ: use :class:`PadCollate` then.
+        If there is no sample, or shapes differ: use :class:`PadCollate` then.
     UnsupportedDataError
-        If an array holds values that no tensor can hold, or a worker process has put a tensor on a
-        GPU.
+        If no tensor can hold a value, or a worker process has put a tensor on a GPU.
 
     Examples
     --------
@@ -73,21 +69,17 @@ def collate(samples: Any) -> Any:
 class PadCollate:
     """Collate function for samples of unequal length, which pads the shorter ones at the end.
 
-    Each field is padded as :func:`torch.nn.utils.rnn.pad_sequence` does with ``batch_first=True``.
-    For each padded field, a field ``<name>_lengths`` of int64 follows after all others. Its shape
-    is ``(n,)``, or ``(n, k)`` if ``axes`` is a tuple of k axes. It exists also if all lengths of a
-    batch are equal. :func:`torch.nn.utils.rnn.pack_padded_sequence` takes it, and a mask can be
-    made from it in one line (below).
+    For each padded field, a field ``<name>_lengths`` of int64 follows after all others, of shape
+    ``(n,)``, or ``(n, k)`` for a tuple of k axes.
 
     Parameters
     ----------
     axes : int, tuple of int, or mapping, default 0
-        Axes of a sample's array along which lengths may differ. A mapping gives them by field,
-        with the field's name or its position in the sample as key; fields that are not in it are
-        stacked without padding. Otherwise the axes hold for all fields that have them.
+        Axes of a sample's array along which lengths may differ, for all fields that have them; or
+        by a field's name or position, and other fields are not padded.
     fill_value : float or mapping, optional
-        The value to pad with, for all fields or by field. By default NaN for floating and complex
-        dtypes, and 0 or False for others.
+        The value to pad with, for all fields or by field; by default NaN for floats, and 0 or
+        False.
 
     Examples
     --------
@@ -99,7 +91,7 @@ class PadCollate:
     >>> batch.x[0].tolist(), batch.x_lengths.tolist()
     ([1.0, 1.0, nan, nan], [2, 4])
 
-    A mask of the padded elements, as ``key_padding_mask`` of PyTorch's attention takes it:
+    A mask of the padded elements, as attention of PyTorch takes it:
 
     >>> torch.arange(batch.x.shape[1]) >= batch.x_lengths[:, None]
     tensor([[False, False,  True,  True],

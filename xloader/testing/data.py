@@ -34,20 +34,19 @@ def write_store(
     dataset : xarray.Dataset
         The dataset to write.
     chunks : mapping of str to tuple of (int or tuple of int)
-        Chunk shape of each data variable, in elements. A tuple for a dimension gives the size of
-        each chunk along it. Such a rectilinear chunk grid needs zarr 3.2 or newer.
+        Chunk shape of each data variable. A tuple for a dimension gives the size of each chunk
+        along it, by zarr 3.2 or newer.
     path : path-like, optional
-        A directory to make. By default the store is in memory.
+        A folder to make. By default the store is in memory.
     zarr_format : {3, 2}
         Version of the Zarr format.
     encoding : mapping of str to mapping, optional
-        More of xarray's encoding by variable, such as ``shards`` or ``compressors``. For a
-        rectilinear chunk grid, it is passed to ``zarr.create_array``.
+        More of xarray's encoding by variable, such as ``shards`` or ``compressors``.
 
     Returns
     -------
     zarr.abc.store.Store
-        The store. Every chunk is written, even if it is equal to the fill value.
+        The store, with every chunk, even if it is equal to the fill value.
     """
     store: Store = MemoryStore() if path is None else LocalStore(os.fspath(path))
     merged: dict[str, dict[str, Any]] = {k: dict(more) for k, more in (encoding or {}).items()}

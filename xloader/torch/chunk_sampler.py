@@ -23,51 +23,37 @@ if TYPE_CHECKING:
 
 
 class ChunkSampler(DistributedSampler[int]):
-    """Sampler whose order lets each chunk be read once in an epoch, by one worker.
+    """Sampler whose order lets each chunk be read once.
 
     It is for a stock ``DataLoader`` over a :class:`MapDataset` of the same samples;
-    :func:`data_loader` puts the three together. Worker ``k % num_workers`` makes batch k of a
-    rank, and no other worker reads the chunks of that batch. The class is a
-    :class:`DistributedSampler`, so trainers know that it divides the samples among ranks itself.
+    :func:`data_loader` puts the three together. The class is a ``DistributedSampler``, so trainers
+    know that it divides the samples among ranks itself.
 
     Parameters
     ----------
     samples : Samples
         The samples to order.
     batch_size : int or callable, default 32
-        Number of samples in a batch, on each rank; must be that of the ``DataLoader``. A function
-        is called with the samples: :func:`batch_of` makes one that limits the bytes of a batch.
-    num_workers : int, default 0
-        Number of workers of the ``DataLoader``.
+        Samples per batch, on each rank, as for the ``DataLoader``; or a function of the samples,
+        such as ``xloader.torch.batch_of(nbytes="64MiB")``.
+    num_workers, prefetch_factor, persistent_workers : optional
+        As for the ``DataLoader``.
     memory : int or str, optional
         Bytes that all workers of this rank may use together, as for :meth:`Samples.loader`.
     shuffle : bool, default True
         Whether samples are shuffled anew in each epoch. If not, ids ascend within each worker's
         part.
-    seed : int, default 0
-        As for :meth:`Samples.loader`.
-    drop_last : bool, default False
-        Whether samples that do not fill a global batch are left out. If not, the last batch is
-        shorter. Ranks that have one sample less than others repeat their last sample in it.
-    world : World, optional
-        As for :meth:`Samples.loader`.
-    prefetch_factor : int, default 2
-        As for the ``DataLoader``: number of batches of each worker that wait for the training
-        loop.
-    persistent_workers : bool, default False
-        As for the ``DataLoader``: whether workers, and the chunks that they keep, outlive an
-        epoch.
-    **options
-        ``on_error``, ``plan`` and ``threads``, as for :meth:`Samples.loader`. ``threads`` is the
-        number for each worker.
+    seed, drop_last, world, **options
+        As for :meth:`Samples.loader`; so are ``on_error``, ``plan`` and ``threads`` (of each
+        worker).
 
     Raises
     ------
     MemoryBudgetError
         If the memory is too small; the error gives the minimum that is enough.
     OptionError
-        If an option is unknown or outside its range, lanes do not divide the global batch, or
-        ranks the lanes.
+        If an option is unknown or out of range, lanes do not divide the global batch, or ranks the
+        lanes.
 
     Examples
     --------
@@ -191,20 +177,16 @@ class ChunkSampler(DistributedSampler[int]):
         self.epoch = epoch
 
     def resume(self, epoch: int, step: int) -> None:
-        """Begin the next iteration where an earlier run of the program was stopped.
+        """Begin the next iteration where an earlier run was stopped, with the rest of that epoch.
 
-        A ``DataLoader`` runs ahead of the training loop, so only the loop knows how many batches
-        it was trained on. Samples and options, including the number of workers, must be the same
-        as in the earlier run. The next iteration gives the rest of that epoch. Chunks that were in
-        memory are read again if it needs them. The iteration after that is a whole epoch.
+        A ``DataLoader`` runs ahead, so only the training loop knows the step. Samples and options,
+        the number of workers included, must be those of the earlier run.
 
         Parameters
         ----------
-        epoch : int
-            The epoch that was under way.
-        step : int
-            Number of batches of this rank in that epoch that were trained on. If that is all of
-            them, the next iteration is empty.
+        epoch, step : int
+            The epoch that was under way, and the number of batches of this rank that were trained
+            on.
 
         Raises
         ------

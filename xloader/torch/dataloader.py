@@ -71,52 +71,36 @@ def data_loader(
     on_nan: OnNan = "warn",
     **kwargs: Any,
 ) -> DataLoader[Any]:
-    """Make a stock ``DataLoader`` that reads each chunk once in an epoch, by one worker.
+    """Make a stock ``DataLoader`` that reads each chunk once.
 
-    It puts together :class:`MapDataset`, :class:`ChunkSampler` and :func:`collate`. Workers start
-    as PyTorch starts them, or as ``multiprocessing_context`` says, and by default they stay alive
-    from epoch to epoch.
+    It puts together :class:`MapDataset`, :class:`ChunkSampler` and :func:`collate`. Workers stay
+    alive from epoch to epoch.
 
     Parameters
     ----------
     samples : Samples
         The samples to read.
-    batch_size : int or callable, default 32
-        As for :class:`ChunkSampler`.
-    num_workers : int, default 0
-        Number of worker processes. With 0, threads of this process read.
-    shuffle : bool, default True
-        As for :class:`ChunkSampler`.
-    memory : int or str, optional
-        Bytes that all workers of this rank may use together, as for :meth:`Samples.loader`; each
-        has an equal share.
-    drop_last : bool, default False
+    batch_size, num_workers, shuffle, memory, drop_last
         As for :class:`ChunkSampler`.
     collate_fn : callable, optional
-        Makes a batch from a list of samples, each a tuple of arrays; :func:`collate` by default.
-    transform, target_transform, transforms : callable, optional
-        As for :class:`MapDataset`.
-    on_nan : {"warn", "raise", "ignore"}
+        Makes a batch from a list of samples; :func:`collate` by default.
+    transform, target_transform, transforms, on_nan
         As for :class:`MapDataset`.
     **kwargs
-        ``seed``, ``world`` and the further options of :class:`ChunkSampler`. All
-        others are passed to the ``DataLoader``.
+        ``seed``, ``world`` and the further options of :class:`ChunkSampler`. All others are passed
+        to the ``DataLoader``.
 
     Returns
     -------
     torch.utils.data.DataLoader
-        ``loader.explain()`` and ``loader.set_epoch(epoch)`` are the sampler's. Epochs advance by
-        themselves; ``set_epoch`` chooses another.
+        With ``explain()`` and ``set_epoch(epoch)`` of the sampler. Epochs advance by themselves.
 
     Raises
     ------
-    MemoryBudgetError
-        If the memory is too small; the error gives the minimum that is enough.
-    OptionError
-        If an option is outside its range, lanes do not divide the global batch, ranks do not divide
-        the lanes, or a sampler is passed.
+    MemoryBudgetError, OptionError
+        As for :class:`ChunkSampler`; also if a sampler is passed.
     WorkersError
-        When the loader is iterated over in a worker that imports a script without a guard.
+        In a worker that imports a script without a guard.
 
     Warns
     -----

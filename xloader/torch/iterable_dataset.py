@@ -169,33 +169,27 @@ _UNBATCHED_SIZE = 32
 
 
 class IterableDataset(torch.utils.data.IterableDataset[Any]):
-    """Iterable dataset of batches. Each rank and each ``DataLoader`` worker has batches of its own.
+    """Iterable dataset of batches, for a ``DataLoader``.
 
-    Pass it to ``DataLoader(dataset, batch_size=None, num_workers=...)``: the dataset makes the
-    batches. Each arrives as a :class:`xloader.Batch` of tensors, made by :func:`collate`. If the
-    ``DataLoader`` has a ``collate_fn`` of yours, that function gets a batch of arrays instead.
+    Pass it to ``DataLoader(dataset, batch_size=None, num_workers=...)``. Batches arrive as a
+    :class:`xloader.Batch` of tensors; a ``collate_fn`` of yours gets a batch of arrays.
 
     Parameters
     ----------
     samples : Samples
         The samples to read.
     batch_size : int or None, default 32
-        Number of samples in a batch, on each rank. With None, the dataset yields single samples:
-        tuples of arrays.
-    shuffle, memory, seed, drop_last, world, prefetch_factor
+        Samples per batch, on each rank. None gives single samples: tuples of arrays.
+    shuffle, memory, seed, drop_last, world, prefetch_factor, **options
         As for :class:`ChunkSampler`.
-    transform, target_transform, transforms : callable, optional
+    transform, target_transform, transforms, on_nan
         As for :class:`MapDataset`.
-    on_nan : {"warn", "raise", "ignore"}
-        As for :class:`MapDataset`.
-    **options
-        The further options of :class:`ChunkSampler`.
 
     Raises
     ------
     MemoryBudgetError, OptionError
-        As for :class:`ChunkSampler`. The number of workers is not known here: errors that depend
-        on it are raised when the iteration begins.
+        As for :class:`ChunkSampler`; those that depend on the number of workers when the iteration
+        begins.
 
     Examples
     --------
@@ -275,9 +269,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self._cursor.set_epoch(epoch)
 
     def resume(self, epoch: int, step: int) -> None:
-        """Begin the next iteration where an earlier run of the program was stopped, in all workers.
-
-        Only the training loop knows the step: see :meth:`ChunkSampler.resume`.
+        """Begin the next iteration where an earlier run stopped: :meth:`ChunkSampler.resume`.
 
         Parameters
         ----------

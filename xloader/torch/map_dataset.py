@@ -25,33 +25,26 @@ if TYPE_CHECKING:
 
 
 class MapDataset(Dataset[Any]):
-    """Dataset of samples by index: tuples of NumPy arrays, one for each field.
+    """Dataset of samples by index: tuples of NumPy arrays.
 
-    Under a :class:`ChunkSampler`, which :func:`data_loader` adds, a worker follows the plan and
-    reads each chunk once. Under any other sampler, chunks are kept in a cache that drops the least
-    recently used ones first: ``samples.explain(order=ids, cache="lru")`` predicts the cost. The
-    dataset keeps nothing for each sample. Each process opens the store for itself.
+    Under a :class:`ChunkSampler`, each chunk is read once. Under any other sampler, the chunks used
+    last are kept in memory: ``samples.explain(order=ids, cache="lru")`` predicts the cost.
 
     Parameters
     ----------
     samples : Samples
         The samples to read.
     memory : int or str, optional
-        Bytes that all workers of a rank may use together, under samplers other than
-        :class:`ChunkSampler`. By default a quarter of this rank's part of the machine's memory.
-    transform : callable, optional
-        Called with the first field of a sample, an array; its result replaces the field.
-    target_transform : callable, optional
-        The same for the second field.
+        Bytes for all workers of a rank, under other samplers; by default a quarter of the rank's
+        share of the machine.
+    transform, target_transform : callable, optional
+        Called with the first, and with the second field of a sample; the results replace them.
     transforms : callable, optional
-        Called with all fields as separate arguments; returns as many values in a tuple. It is
-        given instead of the other two.
+        In place of the two: called with all fields as arguments, returns as many values.
     threads : int, optional
-        Number of threads of each worker that load and gather; by default its share of the cores.
+        Threads of each worker that load and gather; by default its share of the cores.
     on_nan : {"warn", "raise", "ignore"}
-        As for :meth:`Samples.loader`. Each process checks the batches that it reads, before
-        ``transform``. Under samplers other than :class:`ChunkSampler`, ``"warn"`` checks the first
-        eight batches of the process instead of those of an epoch.
+        As for :meth:`Samples.loader`, before ``transform``, in each process.
 
     Raises
     ------
@@ -195,16 +188,14 @@ def tensor_dataset(
     Returns
     -------
     torch.utils.data.TensorDataset
-        One tensor for each field, in the order of :attr:`Samples.fields`. Row ``i`` is sample
-        ``i``, on every rank.
+        One tensor for each field. Row ``i`` is sample ``i``, on every rank.
 
     Raises
     ------
     MemoryBudgetError
         If the samples do not fit; the error gives the memory that is enough.
     OptionError
-        If samples are weighted, because the dataset holds each sample once, or if ``on_nan`` is
-        none of the choices.
+        If samples are weighted, or ``on_nan`` is none of the choices.
     NanError
         If a sample holds NaN, with ``on_nan="raise"``.
 

@@ -39,12 +39,11 @@ def sample_keys(
 
 
 class Rng:
-    """Random numbers for the samples of one batch. The same samples always get the same numbers.
+    """Random numbers by sample. The same samples always get the same numbers.
 
-    Each call draws new numbers. Calls are counted: the n-th call gives a sample the same numbers
-    in any batch. If a call is not made for every batch, as inside an ``if``, give it a ``name``.
-    The numbers of later calls then do not depend on whether it was made. Calls with the same name
-    always give the same numbers.
+    Each call draws new numbers: the n-th call gives a sample the same in any batch. Give a call
+    that is not made for every batch, as inside an ``if``, a ``name``: calls of one name give the
+    same numbers, and later calls do not depend on it.
 
     Parameters
     ----------
@@ -57,10 +56,8 @@ class Rng:
 
     Notes
     -----
-    Each number is a hash of the sample's key, the call and the number's place in the shape. There
-    is no generator whose state other draws could change. Integers are the same on any machine.
-    Floats are too, except for the last bit of ``normal``, as libraries round logarithms and
-    cosines differently.
+    Each number is a hash of the sample's key, the call and the place in the shape. Numbers are the
+    same on any machine, except for the last bit of ``normal``.
 
     Examples
     --------
@@ -96,9 +93,7 @@ class Rng:
         return len(self._keys)
 
     def split(self) -> list[Rng]:
-        """Make an `Rng` for each sample. Each starts at the first call.
-
-        It gives its sample the same numbers as this one gives from the first call on.
+        """Make an `Rng` for each sample, which gives the same numbers from the first call on.
 
         Returns
         -------
@@ -135,7 +130,7 @@ class Rng:
         low, high : float
             The bounds.
         name : str, optional
-            A name that identifies the draw, instead of its place among the calls.
+            Identifies the draw, instead of its place among the calls.
         dtype : {"float64", "float32"}
             The dtype of the numbers.
 
@@ -179,12 +174,10 @@ class Rng:
 
         Parameters
         ----------
-        shape : int or tuple of int
-            Shape of one sample's numbers; one number by default.
+        shape, name : optional
+            As for :meth:`uniform`.
         mean, std : float
             Mean and standard deviation.
-        name : str, optional
-            A name that identifies the draw, instead of its place among the calls.
 
         Returns
         -------
@@ -222,10 +215,8 @@ class Rng:
         ----------
         low, high : int
             The bounds, less than 2**32 apart.
-        shape : int or tuple of int
-            Shape of one sample's numbers; one number by default.
-        name : str, optional
-            A name that identifies the draw, instead of its place among the calls.
+        shape, name : optional
+            As for :meth:`uniform`.
 
         Returns
         -------

@@ -122,28 +122,25 @@ _NEEDED = ("ds", "input_dims", "input_overlap", "batch_dims", "concat_input_dims
 
 
 def from_xbatcher(generator: Any) -> Samples:
-    """Samples that equal the batches of an ``xbatcher.BatchGenerator``.
-
-    No chunk is read.
+    """Samples that equal the batches of an ``xbatcher.BatchGenerator``. No chunk is read.
 
     Parameters
     ----------
     generator : xbatcher.BatchGenerator or xloader.xbatcher.BatchGenerator
-        The generator. It must be one of xbatcher 0.4, or of xloader.
+        A generator of xbatcher 0.4, or of xloader.
 
     Returns
     -------
     Samples
-        ``samples[i]`` holds the values of ``generator[i]``: one array for each data variable, in
-        the order of the variables. Dimensions that the generator stacks into ``sample`` are
-        stacked into ``stacked`` here, because ``sample`` is a dimension of xloader's batches.
+        ``samples[i]`` holds the values of ``generator[i]``: one array for each data variable. What
+        the generator stacks into ``sample`` is stacked into ``stacked``.
 
     Raises
     ------
     OptionError
-        If the argument is not such a generator. Also if its batches cannot be samples: it cuts no
-        dimension, the batches differ in shape, ``cache_preprocess`` changes them, or xarray joins
-        them by labels.
+        If the argument is no such generator, or its batches cannot be samples: it cuts no
+        dimension, they differ in shape, ``cache_preprocess`` changes them, or xarray joins them by
+        labels.
     UnsupportedDataError
         If a data variable does not hold numbers.
 

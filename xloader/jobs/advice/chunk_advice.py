@@ -141,10 +141,9 @@ class ChunkProposal:
 
 @dataclass(frozen=True)
 class Advice:
-    """Today's chunks and better ones for some samples and the options of a loader.
+    """Today's chunks and better ones.
 
-    It is made by :meth:`xloader.Samples.advise`. ``print(advice)`` shows it in words and as a
-    table.
+    ``print(advice)`` shows it in words and as a table.
 
     Attributes
     ----------

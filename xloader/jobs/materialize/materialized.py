@@ -113,7 +113,7 @@ class MaterializedVariable:
 
 @dataclass(frozen=True)
 class Materialized:
-    """The result of `Samples.materialize`, or its plan with ``dry_run=True``.
+    """The result of :meth:`Samples.materialize`, or its plan with ``dry_run=True``.
 
     Parameters
     ----------
@@ -122,20 +122,19 @@ class Materialized:
     variables : tuple of MaterializedVariable
         Its variables.
     is_plan : bool
-        Whether nothing was written, because only the plan was asked for.
+        Whether only the plan was asked for.
     is_complete : bool
-        Whether every object that samples need is written and was found in the target.
+        Whether every object that samples need was found in the target.
     is_verified : bool
         Whether every object was read back, and its digest compared.
     expected_peak_nbytes : int
-        Upper limit of the memory that the job takes; on a cluster, of what it takes in a worker
-        process.
+        Upper limit of the memory of the job, or of each worker process.
     num_bounds_reads : int
-        Source chunks that were read to find the smallest and the largest values to pack.
+        Source chunks read to find the range of values to pack.
     seconds : float
         Time that it took.
     num_cluster_threads : int
-        Number of threads of the dask cluster that writes it; 0 if this process does.
+        Threads of the dask cluster that writes it; 0 if this process does.
     """
 
     target: str

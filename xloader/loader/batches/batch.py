@@ -23,16 +23,14 @@ if TYPE_CHECKING:
 
 
 class Batch(tuple[Any, ...]):
-    """Samples stacked on axis 0: one array or tensor for each field.
+    """Samples stacked on axis 0: one array or tensor per field.
 
-    A batch is a tuple of its fields, and unpacks like one. ``batch.inputs`` and
-    ``batch["inputs"]`` give the field of that name. If a field has the name of an attribute of
-    tuples or batches, such as ``count`` or ``ids``, only the second form gives the field.
+    A tuple of its fields, which unpacks like one. ``batch.inputs`` and ``batch["inputs"]`` give a
+    field by name; the second form also where a batch has an attribute of that name, such as
+    ``ids``.
 
-    A batch is also a tree of its arrays for :mod:`torch`, JAX and optree, so trainers, compilers
-    and Keras take it as they take a tuple. Whatever such a library makes of the arrays has the
-    names of the fields, and nothing else: ``type(batch)(arrays)`` does not say whether rows were
-    moved, joined or left out, so ids, flags and labels are None in it.
+    It is also a tree of its arrays for :mod:`torch`, JAX and optree; ids, flags and labels of what
+    they make of it are None.
 
     Parameters
     ----------
@@ -43,13 +41,12 @@ class Batch(tuple[Any, ...]):
     ids : numpy.ndarray, optional
         Ids of the samples in row order, int64, shape ``(n,)``.
     is_padding : numpy.ndarray, optional
-        True where a row only repeats another sample, bool, shape ``(n,)``: to fill up a short
-        batch, so that all ranks take the same steps, or in place of a sample that
-        ``on_error="skip"`` leaves out. All False by default.
+        True where a row only repeats another sample, to fill up a short batch or with
+        ``on_error="skip"``; bool, shape ``(n,)``. All False by default.
     origin : BatchOrigin, optional
-        The samples that the batch is of, for its labels. Loaders and datasets of xloader give it.
+        The samples that the batch is of, for its labels.
     source : numpy.ndarray, optional
-        Name of the set that each row comes from, str, shape ``(n,)``, for batches of several sets.
+        With :func:`xloader.interleave`, name of the set of each row, str, shape ``(n,)``.
 
     Raises
     ------
@@ -111,11 +108,7 @@ class Batch(tuple[Any, ...]):
 
     @property
     def ids(self) -> Ints | Any:
-        """Ids of the samples in row order, int64, shape ``(n,)``; None if they are not known.
-
-        They are not in a batch that another library has rebuilt from its arrays, to cast, move or
-        cut them: see :class:`Batch`.
-        """
+        """Ids of the samples in row order, int64, shape ``(n,)``; None if they are not known."""
         return self._ids
 
     @property
@@ -146,10 +139,8 @@ class Batch(tuple[Any, ...]):
     def coords(self) -> xr.Coordinates:
         """The labels of the batch, as :attr:`xarray.Dataset.coords`. No value is read.
 
-        They are found when they are asked for: a batch whose labels nobody asks for costs nothing.
-        Labels that all samples share, such as ``lat`` of a whole map, are indexes. Labels that
-        differ from sample to sample are coordinates ``<dim>_label`` along ``sample``. Padded rows
-        have the labels of the sample that they repeat.
+        Labels that all samples share are indexes; others are ``<dim>_label`` along ``sample``.
+        Padded rows have the labels of the sample that they repeat.
 
         Raises
         ------
@@ -208,31 +199,18 @@ class Batch(tuple[Any, ...]):
     def to_xarray(self) -> xr.Dataset:
         """The batch as a Dataset with labels, channel names and attributes. No value is read.
 
-        It is the Dataset that ``samples.to_xarray(batch.ids)`` would read, with the arrays of the
-        batch.
-
         Returns
         -------
         xarray.Dataset
-            The fields, along ``sample`` and the dimensions of a sample. It shares the memory of
-            arrays and of tensors on the CPU; tensors on another device are copied. bfloat16
-            becomes float32.
+            As ``samples.to_xarray(batch.ids)``, with the arrays of the batch, whose memory it
+            shares. Tensors on a device are copied; bfloat16 becomes float32.
 
         Raises
         ------
         OptionError
-            If the samples of the batch are not known, because no loader has made the batch, or
-            another process has pickled it. If the fields do not have the names and shapes of the
-            samples, because a function of single samples, a function on the device or a
-            ``collate_fn`` has changed them. If a function of :meth:`Samples.map` makes labels from
-            values.
-
-        Notes
-        -----
-        Functions that were recorded with :meth:`Samples.map` are called again on made-up values,
-        with the random numbers of the batch, to find what they do to the labels. What a function
-        on the device or a ``collate_fn`` does to the order of elements is not known: the labels
-        are those from before it.
+            If the samples are not known, because no loader has made the batch, or another process
+            has pickled it; if a function of single samples, of the device or a ``collate_fn`` has
+            changed names or shapes; if a function of :meth:`Samples.map` makes labels from values.
 
         Examples
         --------
@@ -291,7 +269,7 @@ class Batch(tuple[Any, ...]):
         rows : sequence of int, optional
             Several rows, below each other, in place of ``row``.
         channel : str or sequence of str, optional
-            As for :meth:`Samples.plot`.
+            As for :meth:`Samples.plot`, as are the result and the other errors.
 
         Returns
         -------
@@ -304,10 +282,6 @@ class Batch(tuple[Any, ...]):
             As :meth:`to_xarray` does. If both ``row`` and ``rows`` are given, or no row.
         SampleIndexError
             If the batch has no such row.
-        UnknownNameError
-            If no field has the channel.
-        MissingDependencyError
-            If matplotlib is not installed.
 
         Examples
         --------

@@ -28,75 +28,53 @@ _COMPARED_ROWS = ("reads", "amplification", "mixing", "memory")
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Figures):
-    """The amounts read and the speed of the epoch under way, or of the last one.
+    """The amounts read and the speed of an epoch.
 
-    ``least_seconds`` is an estimate of how fast the loader could be. While the consumer waits, the
-    loader works as fast as it can, and the number of threads and of fetches ahead at work then
-    gives its pace. ``least_seconds`` is the time waited, plus the time that the work done while
-    the consumer was busy would take at this pace. If the consumer waited little, all threads are
-    assumed to be at work, and as many fetches as the highest number at a time.
-
-    The estimate ignores two effects. A model on the same cores slows the threads down, so the
-    loader could be faster than stated. More threads or fetches at a time slow each other down, so
-    it could be slower. Time in a transform of `OnDevice` and ``collate_fn`` is the consumer's.
+    It has the figures of :class:`Explanation` up to ``shares``, as measured, and those below.
+    ``least_seconds`` is the time that training waited, plus the time that the rest of the work
+    would take at the pace of the waits.
 
     Attributes
     ----------
-    num_requests : int
-        Number of requests made of the store, including those for shard indexes.
-    num_retries : int
-        Number of requests that were made because an earlier one had failed.
+    num_requests, num_retries : int
+        Requests made of the store, and those that repeated a failed one.
     num_missing : int
-        Number of absent chunks, which were read as the fill value.
+        Absent chunks, which were read as the fill value.
     num_skipped_samples : int
-        With ``on_error="skip"``, number of samples that another row replaced, because one of their
-        chunks could not be read. ``num_samples`` does not count them.
+        With ``on_error="skip"``, samples that another row replaced.
     skipped_chunks : tuple of (str, tuple of int)
-        With ``on_error="skip"``, the chunks that could not be read, as (variable, chunk index).
+        The chunks that could not be read: variable and index.
     num_nan : mapping of str to int
-        Number of NaN values by field, for fields that hold any. All batches are searched with
-        ``on_nan="count"`` or ``"raise"``, the first eight with ``"warn"``, none with ``"ignore"``.
+        NaN values by field, in the batches that ``on_nan`` checks.
     delivered_nbytes : int
         Bytes of the batches delivered.
     seconds : float
         Seconds from the first request for a batch to the last batch.
     wait_seconds : float
-        Seconds in which the consumer waited for a batch.
+        Seconds in which the training loop waited for a batch.
     cpu_seconds : float
-        Seconds that all threads of this process were on a core, those of the training loop
-        included. With ``processes=``, the time of the loader's processes is added as estimated.
-    num_cores : int
-        Number of cores that this process may use.
-    num_threads : int
-        Number of threads that read, gathered and transformed.
+        Seconds that all threads of this process were on a core, training included.
+    num_cores, num_threads : int
+        Cores that this process may use, and the loader's threads.
     busy_seconds : mapping of str to float
-        Seconds of these threads by stage: ``"fetch"``, ``"decode"``, ``"gather"`` (finding the
-        rows of a batch included) and ``"transform"``. Reading through xarray counts as decoding.
+        Seconds of these threads by stage: ``"fetch"``, ``"decode"``, ``"gather"`` and
+        ``"transform"``.
     lock_wait_seconds : float
-        Estimated seconds in which these threads, although at work, waited for Python's lock: only
-        the thread that holds it runs Python code. It is the time at work without computing and
-        without waiting for a core. Reads and transforms may wait for other things too, and are
-        taken to wait for the lock as long, for their computing, as the other stages. Where
-        the system does not count waits for a core (other than Linux), these are included.
+        Estimated seconds in which these threads waited for Python's lock: at work without computing
+        and without waiting for a core.
     core_wait_seconds : float
-        Seconds in which these threads waited for a core of the processor, also after pauses. 0
-        where the system does not count them.
-    num_ahead : int
-        Number of fetches made ahead by other threads, for stores that mostly wait, such as distant
-        ones.
-    ahead_seconds : float
-        Seconds of these fetches, summed.
+        Seconds in which these threads waited for a core.
+    num_ahead, ahead_seconds : int, float
+        Fetches made ahead by other threads, for stores that mostly wait, and their seconds, summed.
     least_seconds : float
-        Estimated seconds of the epoch if the consumer took no time.
+        Estimated seconds of the epoch if the training loop took no time.
     pinning_refusal : str
-        With ``device``, why the system refused to pin the memory of batches; empty if it did not.
+        Why the system refused to pin the memory of batches, or empty.
     bottleneck : str
-        What limits the speed: ``"consumer"``, ``"fetch"``, ``"decode"``, ``"gather"``,
-        ``"transform"`` or ``"lock"``. ``"unclear"`` if the epoch took less than a second, if
-        threads waited for cores that other programs took, or if less than 60 % of the threads were
-        at work while the consumer waited, for no known reason. It is the consumer if that waits for
-        less than a tenth of the time, or is busy for longer than ``least_seconds``. It is Python's
-        lock if two threads or more wait for it for 30 % of their time at work, and cores are free.
+        What limits the speed: ``"consumer"`` (the training loop: it waits for less than a tenth of
+        the time, or is busy for longer than ``least_seconds``), ``"fetch"``, ``"decode"``,
+        ``"gather"``, ``"transform"``, ``"lock"`` (two threads or more wait for Python's lock for 30
+        % of their time at work, and cores are free) or ``"unclear"``.
     advice : str
         The bottleneck in words, and what would help.
     """
@@ -134,20 +112,17 @@ class Report(Figures):
     _series: EpochSeries | None = field(default=None, compare=False, repr=False)
 
     def plot(self, name: str | None = None) -> Picture:
-        """Draw the stages over time, the batches that were ready, the waits, and bytes a second.
+        """Draw the stages over time, the batches that were ready, the waits, and bytes per second.
 
         Parameters
         ----------
         name : str, optional
-            Of several sets of samples, the one whose loader is drawn. It may be left out if there
-            is only one.
+            Of several sets of samples, the one whose loader is drawn.
 
         Returns
         -------
         matplotlib.figure.Figure
-            Four panels over the seconds of the epoch: threads at work by stage, batches ready
-            beside the one delivered, share of the time in which training waited, and GB/s. They
-            come from at most 2,048 points, which a loader keeps of each epoch.
+            Four panels over the seconds of the epoch, from at most 2,048 points.
 
         Raises
         ------
@@ -181,11 +156,7 @@ class Report(Figures):
 
     @property
     def expected(self) -> Explanation | None:
-        """The prediction for the epoch, for all of it also where it was broken off.
-
-        After a resume it is the rest of the epoch. It has no notes and cannot be drawn:
-        ``loader.explain()`` has notes and ``plot()``.
-        """
+        """The prediction for the epoch, or after a resume for the rest of it."""
         return self._expected
 
     @property
