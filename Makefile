@@ -1,6 +1,6 @@
 # Every target makes the virtual environment it needs, from nothing.
 #
-#   make demo    train a small forecast model from a chunked store
+#   make demo    a small training, fed from a chunked store in three ways
 #   make test    run the tests
 #   make check   all that .ci/run checks
 

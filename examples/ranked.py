@@ -28,7 +28,6 @@ from torch.nn.parallel import DistributedDataParallel
 import xloader
 from xloader.demo.task import make_task
 from xloader.demo.training import make_net
-from xloader.testing.waves import VARIABLE_ATTRS
 
 if TYPE_CHECKING:
     from xloader.loader.batches.batch import Batch
@@ -63,10 +62,9 @@ class RankedTraining:
 
 def make_training(store: str) -> RankedTraining:
     """Samples, network and loss weights for a store of the demo."""
-    # All ranks need the same order of channels, so the variables are named here.
-    task = make_task(store, variables=tuple(VARIABLE_ATTRS))
-    net = make_net(task, seed=0).cpu()
-    return RankedTraining(task.training, net, torch.from_numpy(task.weights))
+    task = make_task(store)
+    net = make_net(task.training.shapes["inputs"])
+    return RankedTraining(task.training, net, task.weights)
 
 
 def train(store: str, folder: Path, epochs: int, every: int, kill_at: int | None) -> None:

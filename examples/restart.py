@@ -27,7 +27,7 @@ from xloader.errors import XloaderError
 from xloader.jobs.valid.cache_files import default_cache_dir
 from xloader.testing.waves import WaveSpec, ensure_store, store_path
 
-_SPEC = WaveSpec(num_steps=320, num_lats=37, num_lons=72)
+_SPEC = WaveSpec(num_steps=320, num_lats=36, num_lons=72)
 _ROUNDING = 1e-4
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 

@@ -1,6 +1,6 @@
 """What a shuffle is worth to learning: the same training with different orders of its samples.
 
-python -m benchmarks.learning                            # the demo's data and network
+python -m benchmarks.learning                            # moving waves, a small network
 python -m benchmarks.learning --store FILE --coarsen 2   # and maps over time of a store as well
 python -m benchmarks.learning --json kept.json           # go on where a run was ended
 

@@ -1,4 +1,4 @@
-"""The data sets: the demo's moving waves, and a store of maps over time that the user names."""
+"""The data sets: the tutorial's moving waves, and a store of maps over time that the user names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import xloader
+from benchmarks.learning.forecast import ForecastTask, make_task
+from benchmarks.learning.network import ForecastNet, make_net
 from benchmarks.learning.orders import Tiled
 from benchmarks.learning.training import Maps
-from xloader.demo.task import ForecastTask, make_task
-from xloader.demo.training import ForecastNet, make_net
 from xloader.testing.waves import VARIABLE_ATTRS, WaveSpec, ensure_store, store_path
 
 WAVES: Final = WaveSpec(num_steps=1792, num_lats=19, num_lons=36, chunk_steps=16)
@@ -53,7 +53,7 @@ class Case:
 
 
 def make_waves(folder: Path, spec: WaveSpec = WAVES) -> Case:
-    """The demo's data, task and network, on a coarse grid. Windows reach into the next tile."""
+    """Moving waves on a coarse grid. Windows reach into the next tile."""
     path = str(store_path(folder, spec))
     ensure_store(Path(path), spec)
     task = make_task(path, variables=tuple(VARIABLE_ATTRS))
@@ -61,7 +61,7 @@ def make_waves(folder: Path, spec: WaveSpec = WAVES) -> Case:
     weights = torch.from_numpy(task.weights)
 
     def untrained(seed: int) -> nn.Module:
-        """The demo's network."""
+        """The untrained network of a seed."""
         return make_net(task, seed).cpu()
 
     chunk_nbytes = 4 * spec.chunk_steps * spec.num_lats * spec.num_lons
@@ -74,7 +74,7 @@ def make_waves(folder: Path, spec: WaveSpec = WAVES) -> Case:
         maps[0].inputs[0].nbytes + maps[0].targets[0].nbytes,
     )
     description = (
-        f"the demo's waves: {len(VARIABLE_ATTRS)} variables of {spec.num_lats} x {spec.num_lons} "
+        f"moving waves: {len(VARIABLE_ATTRS)} variables of {spec.num_lats} x {spec.num_lons} "
         f"points, {task.lead} steps ahead"
     )
     return Case("waves", description, tiled, maps[0], maps[1], untrained)
@@ -164,7 +164,7 @@ class _BlockNets:
     shape: tuple[int, int]
 
     def __call__(self, seed: int) -> nn.Module:
-        """The demo's network."""
+        """The untrained network of a seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return ForecastNet((self.num_channels, *self.shape), is_periodic=False)

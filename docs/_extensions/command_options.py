@@ -1,17 +1,17 @@
-"""The directive ``command-options``: what ``--help`` says of each command, as tables."""
+"""The directive ``command-options``: what ``--help`` says of commands, as tables."""
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 from docutils import nodes
+from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -42,24 +42,10 @@ class HelpTables(click.HelpFormatter):
 
 @dataclass(frozen=True)
 class CommandHelp:
-    """The help of one command.
-
-    Parameters
-    ----------
-    name : str
-        The command with the program's name, such as ``xloader inspect``.
-    usage : str
-        How it is called.
-    paragraphs : tuple of str
-        Its description. One that begins with ``"\\b"`` keeps its lines.
-    tables : dict of str to list of (str, str)
-        Its options, by group.
-    """
+    """The help of one command: its full name, and its tables of options or commands by group."""
 
     name: str
-    usage: str
-    paragraphs: tuple[str, ...]
-    tables: dict[str, Rows] = field(default_factory=dict)
+    tables: dict[str, Rows]
 
 
 def command_helps(command: click.Command, name: str) -> list[CommandHelp]:
@@ -67,11 +53,9 @@ def command_helps(command: click.Command, name: str) -> list[CommandHelp]:
     context = click.Context(command, info_name=name, **command.context_settings)
     formatter = HelpTables()
     command.format_options(context, formatter)
-    usage = " ".join([name, *command.collect_usage_pieces(context)])
-    text = inspect.cleandoc(command.help or "")
-    own = CommandHelp(name, usage, tuple(text.split("\n\n")), formatter.tables)
     below = getattr(command, "commands", {})
-    return [own, *(part for key in below for part in command_helps(below[key], f"{name} {key}"))]
+    parts = [part for key in below for part in command_helps(below[key], f"{name} {key}")]
+    return [CommandHelp(name, formatter.tables), *parts]
 
 
 def paragraph_of(text: str) -> nodes.paragraph:
@@ -87,37 +71,21 @@ def row_of(name: nodes.Node, meaning: str) -> nodes.row:
     return nodes.row("", *(nodes.entry("", cell) for cell in cells))
 
 
-def table_of(command: str, title: str, rows: Rows) -> nodes.table:
+def table_of(rows: Rows) -> nodes.table:
     """Return a table with a column of options or commands and one of their meaning."""
     columns = [nodes.colspec(colwidth=width) for width in (35, 65)]
-    head = nodes.thead("", row_of(nodes.Text(title), "Meaning"))
-    body = nodes.tbody()
-    for option, meaning in rows:
-        name = nodes.literal(text=option)
-        if not option.startswith("-"):
-            name = nodes.reference("", "", name, refid=nodes.make_id(f"{command} {option}"))
-        body += row_of(name, meaning)
-    group = nodes.tgroup("", *columns, head, body, cols=2)
+    body = nodes.tbody("", *(row_of(nodes.literal(text=name), text) for name, text in rows))
+    group = nodes.tgroup("", *columns, body, cols=2)
     return nodes.table("", group, classes=["command-options"])
 
 
-def section_of(help_: CommandHelp) -> nodes.section:
-    """Return a section that shows the help of a command."""
-    section = nodes.section("", nodes.title(text=help_.name), ids=[nodes.make_id(help_.name)])
-    section += nodes.literal_block(text=help_.usage, language="text")
-    for paragraph in help_.paragraphs:
-        if not paragraph.startswith("\b"):
-            section += paragraph_of(" ".join(paragraph.split()))
-            continue
-        _, title, *lines = paragraph.splitlines()
-        section += nodes.paragraph(text=title)
-        section += nodes.literal_block(text=inspect.cleandoc("\n".join(lines)), language="sh")
-    section += [table_of(help_.name, title, rows) for title, rows in help_.tables.items()]
-    return section
-
-
 class CommandOptions(SphinxDirective):
-    """A section for each command of xloader."""
+    """A table of the options of one command, or of the commands of xloader.
+
+    ``:only:`` names it; ``:options:`` are those to show, by default all commands.
+    """
+
+    option_spec: ClassVar = {"only": directives.unchanged, "options": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
         from xloader import cli
@@ -125,12 +93,22 @@ class CommandOptions(SphinxDirective):
         # The page is made again when a command changes, or this file.
         for path in (Path(__file__), *Path(cli.__file__).parent.glob("*.py")):
             self.env.note_dependency(str(path))
-        sections = [section_of(help_) for help_ in command_helps(cli.main, "xloader")]
-        for section in sections:
-            self.state.document.note_explicit_target(section)
-        return list(sections)
+        rows = rows_of(self.options["only"], self.options.get("options", "").split())
+        return [table_of(rows)]
+
+
+def rows_of(command: str, chosen: Sequence[str] = ()) -> Rows:
+    """Return options of a command in the order asked for, or the commands of the program."""
+    from xloader import cli
+
+    helps = {help_.name: help_ for help_ in command_helps(cli.main, "xloader")}
+    rows = [row for table in helps[command].tables.values() for row in table]
+    if not chosen:
+        return [(f"{command} {name}", text) for name, text in rows if name[0] != "-"]
+    named = {name.split()[0]: (name, text) for name, text in rows}
+    return [named[name] for name in chosen]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("command-options", CommandOptions)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+    return {"version": "2", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -159,22 +159,10 @@ WRITTEN = {
 
 SHAPES: dict[str, Any] = {
     "demo": {
-        "scores": [
-            {
-                "name": str,
-                "units": str,
-                "forecast": NUMBER,
-                "persistence": NUMBER,
-                "climatology": NUMBER,
-            }
-        ],
-        "training": {
-            "num_steps": int,
-            "epoch_size": int,
-            "seconds": NUMBER,
-            "explanation": FIGURES,
-            "report": REPORT,
-        },
+        "courses": {str: {"num_batches": int, "seconds": [NUMBER], "losses": [NUMBER]}},
+        "reads_per_chunk": {str: NUMBER},
+        "same_loss": NUMBER,
+        "seconds_to_same_loss": {str: NUMBER},
         "picture": str,
     },
     "advise": {

@@ -410,7 +410,7 @@ def note_mosaic(mosaic: Any) -> None:
 
 
 def checkpoint() -> Checkpoint:
-    """The checkpoint of the rank that this function is called for, in :func:`xloader.dask.run`.
+    """The checkpoint of a rank of :func:`xloader.dask.run`.
 
     ``checkpoint.save(value)`` keeps the position of the loader and a value, as a pickle of at most
     1 MiB without ``path``. ``checkpoint.value`` is what was saved last, ``checkpoint.attempt`` how

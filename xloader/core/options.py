@@ -33,7 +33,7 @@ OutputKind = Literal["torch", "numpy", "jax", "cupy"]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRules:
-    """Bounds that the plan of all epochs keeps to, for the option ``plan`` of a loader.
+    """Bounds of the plan, for ``plan`` of a loader.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class PlanRules:
 
 @dataclass(frozen=True)
 class OnDevice:
-    """Place and form of the delivered batches, for the option ``device`` of a loader.
+    """Place and form of batches, for ``device`` of a loader.
 
     Parameters
     ----------

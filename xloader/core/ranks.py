@@ -13,7 +13,7 @@ from xloader.errors import OptionError
 
 @dataclass(frozen=True)
 class World:
-    """Rank of a training process, and the number of processes that train together.
+    """Rank of this process, and number of processes that train together.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ def run(
     worker_timeout: float = 300.0,
     **loader_options: Any,
 ) -> list[Any]:
-    """Call a function on the workers of a dask cluster, once for each rank, with its loader.
+    """Call a function with a loader on each worker of a dask cluster.
 
     Together the ranks get all samples, in the batches of as many processes of torchrun. A worker
     has as many ranks at a time as it has threads; others wait, so ranks must not wait for each

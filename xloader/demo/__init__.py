@@ -1,9 +1,8 @@
-"""The demo behind ``xloader demo``: from a chunked store to a trained forecast model.
+"""The demo behind ``xloader demo``: one training, fed from a chunked store in three ways.
 
 Its files, each using only those above it::
 
-    waves.py     synthetic weather made of moving waves, as a Zarr store that is made once
-    task.py      variables, the split of time, normalised samples, and weights of maps
-    training.py  the network, its training, and errors beside persistence and climatology
+    task.py      normalised samples of moving waves, and the plain dataset of the same samples
+    training.py  the network, and its training for some seconds
     run.py       the whole demo, from its data to the picture
 """

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 class Loader(ABC):
-    """Iterable over shuffled batches that reads each chunk as few times as the memory allows.
+    """Iterable over shuffled batches; each ``iter`` is one epoch.
 
-    Each ``iter`` is one epoch, and ``len(loader)`` its number of batches on this rank. After a
-    complete epoch, the next ``iter`` delivers the next one; after a break, the same one from its
-    first batch. :meth:`Samples.loader` makes it.
+    It reads each chunk as few times as the memory allows. ``len(loader)`` counts the batches of an
+    epoch on this rank. After a complete epoch, the next ``iter`` delivers the next one; after a
+    break, the same one from its first batch. :meth:`Samples.loader` makes it.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ class Loader(ABC):
         return self.options.batch_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next ``iter`` delivers, from its first step on.
+        """Choose the epoch that the next ``iter`` delivers.
 
         If it is the epoch of a state that was just loaded, the position of that state is kept.
 
@@ -188,7 +188,7 @@ class Loader(ABC):
         self._cursor.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the loader: after the last batch that was yielded.
+        """The position after the last batch that was yielded.
 
         Returns
         -------
@@ -213,7 +213,7 @@ class Loader(ABC):
         return self._save(self._cursor.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved position of a loader of the same samples. No chunk is read yet.
+        """Continue from a saved position. No chunk is read yet.
 
         The loader takes the plan and the seed of the state. The next ``iter`` delivers the rest of
         its epoch, on any number of ranks that divides the state's lanes.
@@ -239,7 +239,7 @@ class Loader(ABC):
         self._load(state)
 
     def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
-        """Predict what the next ``iter`` will read and hold in memory. No chunk of data is read.
+        """Predict what the next ``iter`` will read. No chunk of data is read.
 
         Parameters
         ----------

@@ -43,7 +43,7 @@ _NOT_DONE, _DONE_BEFORE, _DONE_NOW = 0, 1, 2
 
 
 class Mosaic:
-    """Predictions of samples, put back on the grid that the samples were cut from.
+    """Predictions of samples, put back on the grid.
 
     :meth:`Samples.mosaic` makes it. At the end of its ``with`` block, the predictions are merged.
     If an error leaves the block, they are kept, and a later run goes on.

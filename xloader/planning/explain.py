@@ -42,7 +42,7 @@ _CLEARLY_LESS = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation(Figures):
-    """The predicted cost of an epoch, computed before any data is read.
+    """The predicted cost of an epoch.
 
     Attributes
     ----------

@@ -35,7 +35,7 @@ def open_classes(
     max_retries: int = 4,
     **open_kwargs: Any,
 ) -> ClassSamples:
-    """Open a folder that has a folder for each class; each file in these is one sample.
+    """Open a folder of folders, one for each class; each file is one sample.
 
     Files are listed as by ``torchvision.datasets.ImageFolder``: classes are the names of the
     folders, sorted; hidden files are passed over. Only the first file is opened. A file of another

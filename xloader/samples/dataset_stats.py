@@ -75,7 +75,7 @@ def merge(
     memory: int | str = "256MiB",
     overwrite: bool = False,
 ) -> MosaicSummary | xr.Dataset:
-    """Merge the partial results of all processes: of a mosaic, or of statistics.
+    """Merge the parts of a mosaic or of statistics.
 
     Call it when no process writes any more. It needs no samples.
 

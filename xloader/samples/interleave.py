@@ -180,7 +180,7 @@ class Interleaved:
 def interleave(
     sets: Mapping[str, tuple[Samples, float | Fraction]], *, num_samples: int | None = None
 ) -> Interleaved:
-    """Mix several sets of samples with the same fields in one epoch, in exact proportions.
+    """Mix several sets of samples in exact proportions.
 
     After any number ``k`` of rows, a set of proportion ``w`` has given ``floor(w * k)`` or ``ceil(w
     * k)`` of them. Each set is read by its own plan.

@@ -30,7 +30,7 @@ def join(
     method: Literal["nearest", "ffill"] | None = None,
     tolerance: Any = None,
 ) -> Samples:
-    """Open several sources as one, at the labels of the first. No value is read.
+    """Open several sources as one, by labels. No value is read.
 
     Each variable is named by its source: ``radar/rain``.
 
@@ -131,7 +131,7 @@ def concat(
     max_retries: int = 4,
     **open_kwargs: Any,
 ) -> Samples:
-    """Open many stores, files or Datasets as one along a dimension. No value is read.
+    """Open many files as one along a dimension. No value is read.
 
     Windows run across the borders between sources, but not across a gap, such as a year that was
     left out (see ``gaps`` of :meth:`Samples.window`).

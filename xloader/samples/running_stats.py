@@ -132,7 +132,7 @@ _VERSION: Final = 1
 
 
 class RunningStats:
-    """Count, mean, standard deviation, least and greatest value of all batches that it was given.
+    """Count, mean, standard deviation, minimum and maximum of batches.
 
     For streams that can be read only once, and to see what a model gets: values after all
     transforms, each as often as it was delivered. NaN and padded rows are left out.

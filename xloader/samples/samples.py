@@ -67,7 +67,7 @@ def open(  # noqa: A001
     max_retries: int = 4,
     **open_kwargs: Any,
 ) -> Samples:
-    """Open chunked arrays to take samples from. No value is read.
+    """Open chunked arrays. No value is read.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def open(  # noqa: A001
 
 
 def overlap(first: Samples, second: Samples) -> int:
-    """Count the stored elements that both of two sets of samples need. No value is read.
+    """Count the elements that two sets of samples share. No value is read.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def overlap(first: Samples, second: Samples) -> int:
 
 @dataclass(frozen=True, repr=False)
 class Samples(RecordedMethods):
-    """Sequence of the windows of a source: each id names a sample, a tuple of arrays.
+    """The windows of a source: each id names a sample, a tuple of arrays.
 
     Made by :func:`xloader.open` or ``ds.xloader``. Every method returns new samples.
     ``samples[17]`` reads one sample, ``samples[[3, 5]]`` several as a :class:`Batch`.
@@ -223,7 +223,7 @@ class Samples(RecordedMethods):
         tolerance: Any = None,
         **labels: Any,
     ) -> Self:
-        """Keep the elements with certain labels, lazily, as :meth:`xarray.Dataset.sel` does.
+        """Keep elements by label, as :meth:`xarray.Dataset.sel` does.
 
         Parameters
         ----------
@@ -257,7 +257,7 @@ class Samples(RecordedMethods):
         return self._but(selection=chosen)
 
     def isel(self, indexers: Mapping[str, Any] | None = None, **positions: Any) -> Self:
-        """Keep the elements at certain positions, lazily, as :meth:`xarray.Dataset.isel` does.
+        """Keep elements by position, as :meth:`xarray.Dataset.isel` does.
 
         They may be in any order in which the elements of each chunk follow each other: latitudes
         from the other end, levels as a trained model expects them.
@@ -290,7 +290,7 @@ class Samples(RecordedMethods):
         dtype: DTypeLike = "float32",
         **functions: str | Callable[..., Any],
     ) -> Self:
-        """Add variables that are computed from labels, such as time, latitude and longitude.
+        """Add variables that are computed from time, latitude and longitude.
 
         They are used as those that are stored, and nothing is read for them.
 
@@ -360,7 +360,7 @@ class Samples(RecordedMethods):
         pad: Pads = NO_PADS,
         **sizes_by_dim: Size,
     ) -> Self:
-        """Set the window that each sample covers. Other dimensions are taken whole.
+        """Set the window of each sample. Other dimensions are taken whole.
 
         Windows count selected elements: after :meth:`isel` or :meth:`sel`, elements that were far
         apart in the store become neighbours.
@@ -437,15 +437,15 @@ class Samples(RecordedMethods):
         return self._but(windows=windows)
 
     def inputs(self, *variables: str | Sequence[str], **offsets: Any) -> Self:
-        """Add the field ``inputs``; the arguments are those of :meth:`field`."""
+        """Add the field ``inputs``: see :meth:`field`."""
         return self.field("inputs", *variables, **offsets)
 
     def targets(self, *variables: str | Sequence[str], **offsets: Any) -> Self:
-        """Add the field ``targets``; the arguments are those of :meth:`field`."""
+        """Add the field ``targets``: see :meth:`field`."""
         return self.field("targets", *variables, **offsets)
 
     def field(self, name: str, /, *variables: str | Sequence[str], **offsets: Any) -> Self:
-        """Add a named array to each sample, its variables stacked along a leading ``channel``.
+        """Add a named array of variables, stacked along ``channel``.
 
         Parameters
         ----------
@@ -489,7 +489,7 @@ class Samples(RecordedMethods):
     # Transforms
 
     def normalize(self, stats: Any = None, std: Any = None, *, mean: Any = None) -> Self:
-        """Subtract a mean and divide by a standard deviation, variable by variable.
+        """Subtract a mean and divide by a standard deviation.
 
         Variables without statistics stay as they are; ``print(samples)`` names them. Integers
         become float32, or float64 from 32 bits on. It runs before :meth:`map` and recorded methods.
@@ -540,7 +540,7 @@ class Samples(RecordedMethods):
         return self._with_step(make_normalize(self.recipe.planned, stats, mean, std))
 
     def denormalize(self, array: Any, field: str, ids: Any = None) -> Any:
-        """Undo :meth:`normalize` for an array of a field's shape, such as a model's prediction.
+        """Undo :meth:`normalize`, for example for a prediction.
 
         Parameters
         ----------
@@ -613,7 +613,7 @@ class Samples(RecordedMethods):
         per: Literal["batch", "sample"] = "batch",
         random: bool = False,
     ) -> Self:
-        """Run a function on batches; the data variables that it returns are the new fields.
+        """Run a function on batches; it returns the new fields.
 
         Parameters
         ----------
@@ -703,7 +703,7 @@ class Samples(RecordedMethods):
         at: At | Mapping[str, At] = "center",
         outside: Literal["raise", "drop"] = "raise",
     ) -> Self:
-        """Take one sample around each point of a table, such as stations or observations.
+        """Take one sample around each point of a table.
 
         Row ``i`` of the table is sample ``i``, in any order.
 
@@ -773,7 +773,7 @@ class Samples(RecordedMethods):
     # Choosing samples
 
     def select(self, ids: ArrayLike | slice | SampleMask) -> Self:
-        """Keep some samples, which get new ids in the order given: ``0, 1, 2, ...``.
+        """Keep some samples, which get new ids: ``0, 1, 2, ...``.
 
         Parameters
         ----------
@@ -810,7 +810,7 @@ class Samples(RecordedMethods):
         return self._but(subset=subset_verbs.select(self.recipe, ids))
 
     def sample(self, n: int, *, seed: int = 0) -> Self:
-        """Keep some samples at random, the same ones in every epoch, for a quick validation.
+        """Keep some samples at random, the same in every epoch.
 
         All have the same chance, none is taken twice, and they stay in the order of the store. All
         ranks take the same. A chunk is read if one of its samples is kept: to read little, keep
@@ -857,7 +857,7 @@ class Samples(RecordedMethods):
         cache: str | os.PathLike[str] | Literal[False] | None = None,
         client: Any = None,
     ) -> SampleMask:
-        """Find the samples that hold enough valid values. This reads each chunk once, at once.
+        """Find samples with enough valid values. This reads each chunk once, at once.
 
         A value is valid if it is not NaN after decoding. Integers without fill values are always
         valid, and are not read. Transforms do not matter.
@@ -933,7 +933,7 @@ class Samples(RecordedMethods):
         overwrite: bool = False,
         client: Any = None,
     ) -> Any:
-        """Compute statistics of the stored values that the samples need. This reads them, at once.
+        """Compute statistics of the values that samples need. This reads them, at once.
 
         Each element that samples need counts once, so nothing of a test year gets into statistics
         of training samples. Transforms, weights of samples and NaN do not count. Each chunk is read
@@ -1088,7 +1088,7 @@ class Samples(RecordedMethods):
         )
 
     def dropna(self, *fields: str, at_least: float = 1.0, client: Any = None) -> Self:
-        """Drop the samples that hold too few valid values: ``select(is_valid(...))``.
+        """Drop samples with too few valid values: ``select(is_valid(...))``.
 
         Parameters
         ----------
@@ -1116,7 +1116,7 @@ class Samples(RecordedMethods):
         *,
         balance: str | None = None,
     ) -> Self:
-        """Draw in each epoch how often a sample occurs, in proportion to its weight.
+        """Draw samples in proportion to their weights in each epoch.
 
         Parameters
         ----------
@@ -1166,7 +1166,7 @@ class Samples(RecordedMethods):
         return self._but(subset=subset_verbs.weigh(self.recipe, chosen, num_samples))
 
     def random(self, n: int, per: str | Sequence[str] | None = None) -> Self:
-        """Draw windows at random, anew in each epoch: so many of all, or of each scene.
+        """Draw windows at random, anew in each epoch.
 
         Parameters
         ----------
@@ -1220,7 +1220,7 @@ class Samples(RecordedMethods):
         seed: int = 0,
         **along: Mapping[str, Any],
     ) -> Split[Self]:
-        """Divide the samples into named parts that share no element, such as train and valid.
+        """Divide the samples into parts that share no element.
 
         A sample belongs to a part if all its elements do, from the first to the last that its
         fields need.
@@ -1519,7 +1519,7 @@ class Samples(RecordedMethods):
         return single_samples.read(self.recipe, self._layouts, key)
 
     def to_xarray(self, index: int | slice | ArrayLike) -> xr.Dataset:
-        """Read one sample, or several, as a Dataset with labels, channel names and attributes.
+        """Read one sample, or several, as a Dataset with labels.
 
         Parameters
         ----------
@@ -1553,7 +1553,7 @@ class Samples(RecordedMethods):
     def plot(
         self, index: int | slice | ArrayLike = 0, *, channel: str | Sequence[str] | None = None
     ) -> Picture:
-        """Draw one sample, or several: maps, lines and single values side by side.
+        """Draw one sample, or several, as maps and lines.
 
         Each row of panels is a channel, each column a time step. Panels of one variable share a
         colour scale; missing values are grey. With cartopy, maps in degrees have coastlines.
@@ -1592,7 +1592,7 @@ class Samples(RecordedMethods):
         return single_samples.plot(self.recipe, self._layouts, index, channel)
 
     def coverage(self, *fields: str) -> Coverage:
-        """Count how often an epoch has each element: gaps, masks, weights and splits show.
+        """Count how often an epoch has each element.
 
         Nothing is read but labels.
 
@@ -1634,7 +1634,7 @@ class Samples(RecordedMethods):
 
     @lists_options
     def loader(self, **options: Unpack[LoaderKeywords]) -> Loader:
-        """Plan epochs of shuffled batches within a memory budget. Nothing is read yet.
+        """Plan shuffled batches within a memory budget. Nothing is read yet.
 
         Parameters
         ----------
@@ -1769,7 +1769,7 @@ class Samples(RecordedMethods):
         max_amplification: Sequence[float] | float | None = None,
         **options: Any,
     ) -> PlanComparison:
-        """Plan an epoch for several memories and bounds of reads. No value is read.
+        """Plan for several memories. No value is read.
 
         Parameters
         ----------
@@ -1812,7 +1812,7 @@ class Samples(RecordedMethods):
     def advise(
         self, *, measure: bool = False, client: Any = None, **options: Unpack[LoaderKeywords]
     ) -> Advice:
-        """Find chunks and shards in which a copy of the data suits these samples better.
+        """Find chunks and shards that suit these samples better.
 
         Chunks are planned for as if the data were stored in them. No value is read, unless
         ``measure`` is set. :meth:`materialize` writes the copy.
@@ -1886,7 +1886,7 @@ class Samples(RecordedMethods):
         dry_run: bool = False,
         client: Any = None,
     ) -> Materialized:
-        """Write a Zarr store in chunks that suit training, which gives the same samples.
+        """Write a Zarr store in chunks that suit training.
 
         It holds the variables that the samples take, over the part that :meth:`sel` and
         :meth:`isel` keep, without windows, recorded methods and forcings: open it, and use the same
@@ -1993,7 +1993,7 @@ class Samples(RecordedMethods):
         overwrite: bool = False,
         world: World | None = None,
     ) -> Mosaic:
-        """Put predictions of the samples back on the grid, as a Zarr store or in memory.
+        """Put predictions back on the grid, as a Zarr store or in memory.
 
         Parameters
         ----------

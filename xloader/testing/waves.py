@@ -244,7 +244,7 @@ def ensure_store(path: Path, spec: WaveSpec) -> None:
 
 
 def tutorial_store(path: str | os.PathLike[str] = "weather.zarr") -> str:
-    """Make the Zarr store of the documentation's examples, if it is not there yet.
+    """Make the Zarr store of the examples, if it is not there yet.
 
     It holds a year of synthetic weather every six hours, of moving waves on a sphere: ``z500``,
     ``t2m``, ``u10`` and ``v10``, float32 of shape (time: 1464, lat: 37, lon: 72), each in 92 chunks

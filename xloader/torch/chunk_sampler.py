@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ChunkSampler(DistributedSampler[int]):
-    """Sampler whose order lets each chunk be read once in an epoch, by one worker.
+    """Sampler whose order lets each chunk be read once.
 
     It is for a stock ``DataLoader`` over a :class:`MapDataset` of the same samples;
     :func:`data_loader` puts the three together. The class is a ``DistributedSampler``, so trainers

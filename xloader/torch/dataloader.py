@@ -71,7 +71,7 @@ def data_loader(
     on_nan: OnNan = "warn",
     **kwargs: Any,
 ) -> DataLoader[Any]:
-    """Make a stock ``DataLoader`` that reads each chunk once in an epoch, by one worker.
+    """Make a stock ``DataLoader`` that reads each chunk once.
 
     It puts together :class:`MapDataset`, :class:`ChunkSampler` and :func:`collate`. Workers stay
     alive from epoch to epoch.

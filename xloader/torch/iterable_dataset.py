@@ -169,7 +169,7 @@ _UNBATCHED_SIZE = 32
 
 
 class IterableDataset(torch.utils.data.IterableDataset[Any]):
-    """Iterable dataset of batches. Each rank and each ``DataLoader`` worker has batches of its own.
+    """Iterable dataset of batches, for a ``DataLoader``.
 
     Pass it to ``DataLoader(dataset, batch_size=None, num_workers=...)``. Batches arrive as a
     :class:`xloader.Batch` of tensors; a ``collate_fn`` of yours gets a batch of arrays.

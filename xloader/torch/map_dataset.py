@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class MapDataset(Dataset[Any]):
-    """Dataset of samples by index: tuples of NumPy arrays, one for each field.
+    """Dataset of samples by index: tuples of NumPy arrays.
 
     Under a :class:`ChunkSampler`, each chunk is read once. Under any other sampler, the chunks used
     last are kept in memory: ``samples.explain(order=ids, cache="lru")`` predicts the cost.

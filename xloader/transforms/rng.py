@@ -39,7 +39,7 @@ def sample_keys(
 
 
 class Rng:
-    """Random numbers for the samples of one batch. The same samples always get the same numbers.
+    """Random numbers by sample. The same samples always get the same numbers.
 
     Each call draws new numbers: the n-th call gives a sample the same in any batch. Give a call
     that is not made for every batch, as inside an ``if``, a ``name``: calls of one name give the

@@ -141,7 +141,7 @@ class ChunkProposal:
 
 @dataclass(frozen=True)
 class Advice:
-    """Today's chunks and better ones for some samples and the options of a loader.
+    """Today's chunks and better ones.
 
     ``print(advice)`` shows it in words and as a table.
 

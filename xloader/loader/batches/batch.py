@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Batch(tuple[Any, ...]):
-    """Samples stacked on axis 0: one array or tensor for each field.
+    """Samples stacked on axis 0: one array or tensor per field.
 
     A tuple of its fields, which unpacks like one. ``batch.inputs`` and ``batch["inputs"]`` give a
     field by name; the second form also where a batch has an attribute of that name, such as

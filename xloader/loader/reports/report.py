@@ -28,7 +28,7 @@ _COMPARED_ROWS = ("reads", "amplification", "mixing", "memory")
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Figures):
-    """The amounts read and the speed of the epoch under way, or of the last one.
+    """The amounts read and the speed of an epoch.
 
     It has the figures of :class:`Explanation` up to ``shares``, as measured, and those below.
     ``least_seconds`` is the time that training waited, plus the time that the rest of the work
