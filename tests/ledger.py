@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import hashlib
 import inspect
 import json
 import re
@@ -36,7 +35,7 @@ from zarr.storage import LocalStore
 import xloader
 from benchmarks.layouts import LAYOUTS, Layout, Sizes
 from benchmarks.stores import ensure_stores
-from tests.reference_pages import MODULES, REFERENCE, public_members, public_names
+from tests.reference_pages import MODULES, public_members, public_names
 from xloader import cli, errors
 from xloader.forcings import latitude
 from xloader.testing import CountingStore, is_chunk_key, write_store
@@ -159,23 +158,6 @@ def commands() -> str:
         result = runner.invoke(cli.main, line, prog_name="xloader", terminal_width=100)
         texts.append(f"$ xloader {' '.join(line)}\n{result.stdout}")
     return "\n".join(texts)
-
-
-# Errors
-
-
-def error_texts() -> str:
-    """For each class, a hash of what the page of errors shows of it.
-
-    That the page shows what is raised is tested in `test_docs.py` and `test_reference.py`.
-    """
-    page = (REFERENCE / "errors.md").read_text("utf-8")
-    sections = re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
-    lines = []
-    for name, text in sections:
-        shown = re.findall(r"^```(?:pycon|text)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-        lines.append(f"{name} {hashlib.sha256(''.join(shown).encode()).hexdigest()[:12]}")
-    return "\n".join([*lines, ""])
 
 
 # Loaders
@@ -397,7 +379,6 @@ def _compute(folder: Path, **options: Any) -> dict[str, int]:
 SUBJECTS: dict[str, Callable[[], str]] = {
     "names.txt": names,
     "commands.txt": commands,
-    "errors.txt": error_texts,
     "explanations.txt": explanations,
     "reads.txt": reads,
     "states.json": states,

@@ -1,13 +1,14 @@
-"""The names that the reference should have, and those that its pages do have."""
+"""The names that are public, and those that have a page in the reference."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+import sys
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from xloader.sources.base import Source
@@ -39,8 +40,25 @@ NOT_FOR_USERS = {
 }
 """Public members of public classes that other rooms call, or that only raise an error."""
 
-DIRECTIVE = re.compile(r"^\.\. (\w+):: ?(\S*)\n((?: +[^\n]*\n|\n)*)", re.MULTILINE)
-FIELD = re.compile(r"^ +:([\w-]+):((?:[^\n]*\n)(?:      [^\n]*\n)*)", re.MULTILINE)
+NOT_ON_THE_SITE = {
+    # Results, which their makers describe.
+    *(f"xloader.{name}" for name in ("BatchVariance", "ClassSamples", "Coverage", "Interleaved")),
+    *(f"xloader.{name}" for name in ("PlanComparison", "SampleMask", "Split")),
+    "xloader.dask.Checkpoint",
+    # A guide says how to come from xbatcher, with the names of xbatcher.
+    "xloader.from_xbatcher",
+    *(f"xloader.xbatcher.{name}" for name in ("BatchGenerator", "to_tensor")),
+    *(f"xloader.xbatcher.{name}" for name in ("IterableDataset", "MapDataset")),
+    *(f"xloader.xbatcher.loaders.torch.{name}" for name in ("IterableDataset", "MapDataset")),
+    "xloader.xbatcher.loaders.torch.to_tensor",
+    # What few need beside a DataLoader, and what only tests do.
+    *(f"xloader.torch.{name}" for name in ("PadCollate", "Rows", "batch_of", "collate")),
+    *(f"xloader.testing.{name}" for name in ("CountingStore", "FaultyStore", "LatencyStore")),
+    *(f"xloader.testing.{name}" for name in ("SourceRecorder", "datasets", "garble", "truncate")),
+    *(f"xloader.testing.{name}" for name in ("is_chunk_key", "pretend_codec", "pretend_disk")),
+    "xloader.testing.write_store",
+}
+"""Public names without a page: ``help(name)`` describes them."""
 
 
 @cache
@@ -80,71 +98,19 @@ def _is_described(member: Any) -> bool:
     return inspect.isroutine(member) or isinstance(member, kinds) or hasattr(member, "attrname")
 
 
-def directives(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the directives of a page with their arguments and contents."""
-    for match in DIRECTIVE.finditer(text):
-        yield match[1], match[2], match[3]
+def extension(name: str) -> ModuleType:
+    """Return one of the extensions by which the site is built."""
+    folder = str(REFERENCE.parent / "_extensions")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(name)
 
 
-def table_rows(text: str) -> list[str]:
-    """Return the full names in the summary tables of a page."""
-    module, rows = "", []
-    for kind, argument, content in directives(text):
-        if kind == "currentmodule":
-            module = argument
-        elif kind == "autosummary":
-            # After a tilde, only the last part of a name is shown.
-            lines = [line.strip().removeprefix("~") for line in content.splitlines()]
-            rows += [f"{module}.{line}" for line in lines if line and not line.startswith(":")]
-    return rows
-
-
-def entries(text: str) -> set[str]:
-    """Return the full names that a page describes, and to which a row can be linked."""
-    found = set()
-    for kind, name, content in directives(text):
-        fields = {key: value.replace(",", " ").split() for key, value in FIELD.findall(content)}
-        if kind in ("autofunction", "autoclass", "attribute", "class", "function"):
-            found.add(name)
-        if kind == "attribute":
-            found |= set(re.findall(r"^ +([\w.]+)$", content.partition("\n\n")[0], re.MULTILINE))
-        if kind == "automodule":
-            module = importlib.import_module(name)
-            for key in fields["members"] or module.__all__:
-                found |= {f"{name}.{key}", *_members(f"{name}.{key}", {"members": []})}
-        if kind == "autoclass":
-            found |= _members(name, fields)
-    return found
-
-
-def _members(name: str, fields: dict[str, list[str]]) -> set[str]:
-    value = resolve(name)
-    if not isinstance(value, type) or "members" not in fields:
-        return set()
-    names = fields["members"] or [
-        key
-        for key in (dir(value) if "inherited-members" in fields else vars(value))
-        if not key.startswith("_")
+def table_rows(text: str) -> list[list[str]]:
+    """Return the rows of the tables of a page, as cells, without those of headings."""
+    rows = [
+        [cell.strip() for cell in line.strip("| ").split(" | ")]
+        for line in re.findall(r"^\|.+\|$", text, re.MULTILINE)
     ]
-    shown = {*names, *fields.get("special-members", ())} - {*fields.get("exclude-members", ())}
-    return {f"{name}.{key}" for key in shown}
-
-
-def resolve(name: str) -> Any:
-    """Return what a full name stands for.
-
-    Raises
-    ------
-    AttributeError
-        If there is nothing of that name.
-    """
-    parts = name.split(".")
-    for length in range(len(parts), 0, -1):
-        try:
-            value = importlib.import_module(".".join(parts[:length]))
-        except ImportError:
-            continue
-        for part in parts[length:]:
-            value = getattr(value, part)
-        return value
-    raise AttributeError(name)
+    heads = {number - 1 for number, row in enumerate(rows) if set(row[0]) <= {*"-|"}}
+    return [row for n, row in enumerate(rows) if n not in heads and n - 1 not in heads]

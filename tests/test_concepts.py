@@ -16,7 +16,12 @@ import xloader
 from xloader.testing import write_store
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = [*DOCS.glob("concepts/*.md"), *DOCS.glob("guides/*.md"), DOCS / "benchmarks.md"]
+PAGES = [
+    *DOCS.glob("concepts/*.md"),
+    *DOCS.glob("guides/*.md"),
+    DOCS / "benchmarks.md",
+    DOCS / "shuffle.md",
+]
 PICTURES = [*(DOCS / "_static").glob("*/*-*.*g")]
 KEPT = [path for path in PICTURES if path.suffix == ".svg"]
 """Pictures that are no drawings come from other scripts."""

@@ -34,6 +34,7 @@ IN_FULL = {"Mosaic": ("write",)}
 INTERNAL = {
     "Loader": ("batch_sampler", "collate_fn", "dataset", "options", "prefetch_factor", "sampler"),
     "Batch": ("require_ids",),
+    "Rollout": ("num_samples", "plan"),
     "Samples": ("recipe",),
     "ChunkSampler": ("num_replicas", "num_samples", "rank", "steps", "total_size"),
 }
@@ -83,11 +84,12 @@ def field_rows(kind: type) -> Iterator[tuple[str, str]]:
                         yield label + f" : {type_}" * bool(type_), inspect.cleandoc(text)
 
 
-def members_of(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield the public members that classes of xloader give a class, but for xarray's methods."""
+def members_of(kind: type, pages: set[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the public members of a class, but for xarray's and those of a base with a page."""
     for key in dir(kind):
         home = next(base for base in kind.__mro__ if key in vars(base))
         is_ours = home.__module__.startswith("xloader.") and home.__name__ != "RecordedMethods"
+        is_ours &= home is kind or f"xloader.{home.__name__}" not in pages
         if key[0] != "_" and is_ours and key not in INTERNAL.get(kind.__name__, ()):
             yield key, inspect.getattr_static(kind, key)
 
@@ -100,7 +102,7 @@ def member_rows(fullname: str, pages: set[str]) -> Iterator[tuple[str, str]]:
     listed = " ".join(names for names, _ in fields)
     shown = {f"{fullname}.{name}" for name in IN_FULL.get(fullname.removeprefix("xloader."), ())}
     methods = []
-    for key, member in members_of(kind):
+    for key, member in members_of(kind, pages):
         if f"{fullname}.{key}" in shown | pages or f"``{key}``" in listed:
             continue
         if isinstance(member, property) or hasattr(member, "attrname"):

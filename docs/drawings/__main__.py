@@ -14,11 +14,11 @@ from chunk_pictures import draw_chunks, draw_orders, draw_pace
 from guide_pictures import draw_gap, draw_patches, draw_split, draw_window
 from lane_pictures import draw_restart
 from memory_pictures import draw_memory
-from speed_pictures import draw_speeds
+from speed_pictures import draw_losses, draw_speeds
 
 CONCEPTS = (draw_chunks, draw_orders, draw_pace, draw_memory, draw_restart)
 GUIDES = (draw_window, draw_gap, draw_split, draw_patches)
-DRAWINGS = {"concepts": CONCEPTS, "guides": GUIDES, "benchmarks": (draw_speeds,)}
+DRAWINGS = {"concepts": CONCEPTS, "guides": GUIDES, "benchmarks": (draw_speeds, draw_losses)}
 
 
 def write_drawings(folder: Path) -> None:

@@ -1,8 +1,9 @@
-"""The chart of the benchmarks: shuffled epochs beside the limit of the machine."""
+"""Charts of the benchmarks: epochs beside the limit of the machine, and what orders cost."""
 
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 
 from canvas import WIDTH, Drawing
@@ -62,4 +63,62 @@ def draw_speeds() -> Drawing:
         page.rect(x, bottom + 36, 14, 14, colour)
         page.text(x + 20, bottom + 48, name, size=13)
         x += 50 + 7 * len(name)
+    return page
+
+
+def losses(order: str) -> list[tuple[float, float, float]]:
+    """Memory in chunks, loss beside a full shuffle in percent, and its error, on the waves."""
+    found = []
+    with (_TABLE.parent / "learning.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            name, _, number = row["order"].partition(", ")
+            if row["data"] == "waves" and name == order and "max" not in number:
+                loss, error = (float(part.strip(" %")) for part in row["against full"].split("±"))
+                count = int(number.split()[0]) if number else 0
+                # A buffer holds most steps twice, and reads through two chunks.
+                memory = 2 * count + 2 if order == "shuffle buffer" else count
+                found.append((memory, loss, error))
+    return found
+
+
+def draw_losses() -> Drawing:
+    """Validation loss beside a full shuffle, against memory."""
+    page = Drawing(
+        "losses", 330,
+        "Validation loss above that of a full shuffle, in percent, against chunks in memory: "
+        + "; ".join(
+            f"{order} " + ", ".join(f"{memory:g}: {loss:.1f}" for memory, loss, _ in losses(order))
+            for order in ("xloader", "shuffle buffer")
+        ),
+    )  # fmt: skip
+    left, right, top, bottom = 60, WIDTH - 20, 40, 250
+
+    def at(memory: float, loss: float) -> tuple[float, float]:
+        x = left + (math.log2(memory) - 0.7) / 5.5 * (right - left)
+        return x, bottom - (loss + 2) / 26 * (bottom - top)
+
+    page.text(left, 18, "validation loss above that of a full shuffle, %", "soft")
+    for tick in (0, 5, 10, 15, 20):
+        y = at(2, tick)[1]
+        page.line([(left, y), (right, y)], "faint" if tick else "line")
+        page.text(left - 8, y + 4, str(tick), "soft", size=13, anchor="end")
+    for memory in (2, 4, 8, 16, 32, 64):
+        x = at(memory, 0)[0]
+        page.text(x, bottom + 18, str(memory), "soft", size=13, anchor="middle")
+    page.text(right, bottom + 38, "memory, in chunks of 90", "soft", anchor="end")
+    for order, colour in (("xloader", "0"), ("shuffle buffer", "1")):
+        points = losses(order)
+        page.line([at(memory, loss) for memory, loss, _ in points], colour, width=2)
+        for memory, loss, error in points:
+            page.line([at(memory, loss - error), at(memory, loss + error)], colour, width=1.5)
+            page.dot(*at(memory, loss), 5, colour)
+    for order, place in (("sequential", -6), ("chunks in turn", 16)):
+        ((_, loss, _),) = losses(order)
+        y = at(2, loss)[1]
+        page.line([(left, y), (right, y)], "soft", dash="4 4")
+        page.text(right, y + place, order, "soft", size=13, anchor="end")
+    page.dot(left + 6, bottom + 62, 5, "0")
+    page.text(left + 18, bottom + 67, "xloader")
+    page.dot(left + 106, bottom + 62, 5, "1")
+    page.text(left + 118, bottom + 67, "shuffle buffer, which reads each chunk twice")
     return page

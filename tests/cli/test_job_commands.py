@@ -64,8 +64,10 @@ def test_examples_of_the_page_work(tmp_path, monkeypatch):
     for kind, block in FENCE.findall(text):
         if kind == "python":
             exec(compile(block, "command_line.md", "exec"), {})
-        for line in block.splitlines() if kind == "sh" else []:
-            _, *arguments = shlex.split(line)
+        lines = block.replace("\\\n", "").splitlines() if kind == "console" else []
+        for line in lines:
+            prompt, _, *arguments = shlex.split(line)
+            assert prompt == "$"
             said = succeed(*arguments)
             num_run += 1
             if "--json" in arguments:

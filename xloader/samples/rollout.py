@@ -28,15 +28,13 @@ if TYPE_CHECKING:
 
 
 class Rollout(Loader):
-    """Loader whose samples may change from epoch to epoch.
-
-    A new plan is made only where the samples differ from those of the epoch before.
+    """Loader whose samples may change from epoch to epoch, such as their horizon.
 
     Parameters
     ----------
     make : callable
-        Called with the number of an epoch, returns the :class:`Samples` of that epoch. It must
-        return the same samples each time it is called with the same number.
+        Called with the number of an epoch, returns its :class:`Samples`: the same each time. A new
+        plan is made only where they differ.
     **options
         As for :meth:`Samples.loader`.
 
