@@ -1,9 +1,12 @@
-/* The order of the results of a search: guides come before the pages of single names, and pages on
- * how xloader is built, and records of what was measured and changed, come last. */
+/* The order of the results of a search: of equal pages the first for newcomers come first, guides
+ * come before the pages of single names, and pages on how xloader is built, and records of what was
+ * measured and changed, come last. */
+var FIRST_PAGES = ["start/install", "start/first_training"];
 var LAST_PAGES = ["benchmarks", "changelog", "contributing", "design", "shuffle"];
 
 var Scorer = {
   score: ([page, , , , score]) => {
+    if (FIRST_PAGES.includes(page)) return score + 1;
     if (LAST_PAGES.includes(page)) return score - 100;
     if (page.startsWith("reference/names/")) return score - 10;
     return score;

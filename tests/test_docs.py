@@ -187,8 +187,9 @@ def test_make_targets_that_are_named_exist(page):
     assert named <= targets
 
 
-def test_the_pages_that_a_search_shows_last_exist():
+def test_the_pages_that_a_search_shows_first_and_last_exist():
     scorer = (ROOT / "docs/search_scorer.js").read_text("utf-8")
-    (listed,) = re.findall(r"LAST_PAGES = (\[.*?\])", scorer)
-    names = json.loads(listed)
+    listed = re.findall(r"_PAGES = (\[.*?\])", scorer)
+    names = [name for names in listed for name in json.loads(names)]
+    assert len(listed) == 2
     assert [name for name in names if not (ROOT / f"docs/{name}.md").exists()] == []

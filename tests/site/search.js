@@ -9,6 +9,7 @@ const world = vm.createContext({
   SPHINX_HIGHLIGHT_ENABLED: false,
   DOCUMENTATION_OPTIONS: {},
   document: { addEventListener() {}, getElementById: () => null, readyState: "loading" },
+  _: (words) => words,
   _ready() {},
   _: (words) => words,
 });
