@@ -142,6 +142,7 @@ def clean_signature(
     if not signature:
         return None
     signature = re.sub(r"mappingproxy\((\{.*?\})\)", r"\1", signature)
+    signature = re.sub(r"PlanRules\([^)]*\)", "PlanRules()", signature)
     return re.sub(r", \*\*unknown\b", "", signature), None
 
 

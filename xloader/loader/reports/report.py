@@ -161,17 +161,17 @@ class Report(Figures):
 
     @property
     def requests_per_second(self) -> float:
-        """Requests made of the store, a second."""
+        """Requests made of the store per second."""
         return self._per_second(self.num_requests)
 
     @property
     def delivered_nbytes_per_second(self) -> float:
-        """Bytes of the batches delivered, a second."""
+        """Bytes of the batches delivered per second."""
         return self._per_second(self.delivered_nbytes)
 
     @property
     def read_nbytes_per_second(self) -> float:
-        """Decoded bytes of the chunks read, a second."""
+        """Decoded bytes of the chunks read per second."""
         return self._per_second(self.read_nbytes)
 
     @property
