@@ -1656,12 +1656,12 @@ class Samples(RecordedMethods):
             ``"64GiB/node"``. By default what all data need, at most half of the share, less for
             further loaders.
         output : {"torch", "numpy", "jax", "cupy"}
-            What batches hold: tensors, or arrays of NumPy, of JAX on the CPU, or of CuPy.
+            What batches hold: tensors, or arrays of NumPy, JAX (on the CPU) or CuPy.
         device : torch.device, str or OnDevice, optional
-            Where batches are copied while the one before is used, such as ``"cuda"``. An
-            :class:`~xloader.OnDevice` says more.
+            Where batches are copied while the one before is used, such as ``"cuda"``; see
+            :class:`OnDevice`.
         collate_fn : callable, optional
-            Makes the delivered value from a list of samples, each a tuple of arrays, as in PyTorch.
+            Makes the delivered value from a list of samples, each a tuple of arrays.
         world : World, optional
             Rank and number of ranks; by default those of ``torch.distributed``, ``RANK`` and
             ``WORLD_SIZE``, or a SLURM step, at first use.
@@ -1674,7 +1674,7 @@ class Samples(RecordedMethods):
         processes : int, default 0
             Worker processes, at most 1024, that call slow functions of Python.
         prefetch : int, default 2
-            Batches made ahead; more if they are small.
+            Batches made ahead; more small ones.
         on_error : {"raise", "skip"}
             What to do about a chunk that cannot be read: raise, or replace the rows that need it by
             others, flagged by ``batch.is_padding``.
@@ -1692,7 +1692,7 @@ class Samples(RecordedMethods):
         Raises
         ------
         MemoryBudgetError
-            If the memory is too small; the error gives the minimum that is enough.
+            If the memory is too small; the error gives the minimum.
         EmptySamplesError
             If there are fewer samples than ranks.
         RanksError
@@ -1702,7 +1702,14 @@ class Samples(RecordedMethods):
         ForkError
             In a process forked from one that used the GPU.
         MissingDependencyError
-            If the library of ``output`` is not installed.
+            If the library of ``output`` is missing.
+
+        Examples
+        --------
+        >>> ds = xr.Dataset({"t2m": ("time", np.arange(6.0))})
+        >>> loader = ds.xloader.window(time=2).loader(batch_size=2, output="numpy")
+        >>> [batch.t2m.shape for batch in loader]
+        [(2, 2), (1, 2)]
         """
         from xloader.samples import loader_verbs
 
