@@ -19,7 +19,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 # Each thread of the numeric libraries would compete with xloader's own in a test worker.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: demo test sanitize lint format types doctest docs linkcheck notebooks ends bench check clean
+.PHONY: demo test sanitize lint format types doctest docs browser linkcheck notebooks ends bench check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/xloader demo $(ARGS)
@@ -52,6 +52,10 @@ docs: $(VENV)/.dev
 	rm -rf docs/_build docs/reference/names
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	$(BIN)/python -m pytest -q tests/site
+
+# Chromium, for the tests that look at the built pages; they are skipped without a browser.
+browser: $(VENV)/.dev
+	$(BIN)/python -m playwright install --with-deps chromium
 
 # Asks every site that the pages link to, so it is no part of `make check`.
 linkcheck: $(VENV)/.dev
