@@ -655,7 +655,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import numpy as np
         >>> ds = xr.Dataset({name: ("time", np.arange(4.0)) for name in ("u10", "v10")})
         >>> def with_speed(batch):
         ...     wind = batch["inputs"]
@@ -798,7 +797,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import xarray as xr
         >>> ds = xr.Dataset({"t2m": ("time", np.arange(10.0))})
         >>> samples = ds.xloader.window(time=1)
         >>> warm = samples.select([2, 7, 5])
@@ -837,7 +835,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import xarray as xr
         >>> ds = xr.Dataset({"t2m": ("time", np.arange(1000.0))})
         >>> samples = ds.xloader.window(time=1)
         >>> samples.sample(3, seed=1).positions([0, 1, 2])["time"].values.tolist()
@@ -897,7 +894,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import xarray as xr
         >>> sst = [[280.0, 281.0], [np.nan, 282.0], [np.nan, np.nan]]
         >>> samples = xr.Dataset({"sst": (("time", "x"), sst)}).xloader.window(time=2, stride=1)
         >>> mask = samples.is_valid("sst", at_least=0.75)
@@ -1067,7 +1063,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import xarray as xr
         >>> rain = xr.DataArray([0.0, 0.0, 3.0, 1.0, 0.0, 8.0], dims="time", name="rain")
         >>> samples = rain.to_dataset().xloader.window(time=2)
         >>> scores = samples.score(lambda batch: batch.rain.max(axis=1))
@@ -1152,7 +1147,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import xarray as xr
         >>> ds = xr.Dataset({"rain": ("time", np.arange(4.0))})
         >>> samples = ds.xloader.window(time=1).weighted([0, 1, 1, 2], num_samples=8)
         >>> loader = samples.loader(batch_size=8, output="numpy")
@@ -1195,7 +1189,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import xarray as xr
         >>> ds = xr.Dataset({"red": (("scene", "y", "x"), np.zeros((4, 100, 100), "f4"))})
         >>> samples = ds.xloader.window(scene=1, y=32, x=32, stride=1)
         >>> patches = samples.random(8, per="scene")
@@ -1321,7 +1314,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import xarray as xr
         >>> ds = xr.Dataset({"t2m": (("time", "lat"), np.arange(30.0).reshape(6, 5))})
         >>> samples = ds.xloader.window(time=2)
         >>> south, north = (samples.slab("lat", rank, 2) for rank in range(2))
@@ -1540,7 +1532,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import numpy as np
         >>> series = xr.Dataset({"sst": ("time", np.arange(6.0))}, {"time": np.arange(6) * 10})
         >>> samples = series.xloader.window(time=2)
         >>> samples.to_xarray(1)["time"].values.tolist()
