@@ -655,7 +655,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import numpy as np
         >>> ds = xr.Dataset({name: ("time", np.arange(4.0)) for name in ("u10", "v10")})
         >>> def with_speed(batch):
         ...     wind = batch["inputs"]
@@ -798,7 +797,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import xarray as xr
         >>> ds = xr.Dataset({"t2m": ("time", np.arange(10.0))})
         >>> samples = ds.xloader.window(time=1)
         >>> warm = samples.select([2, 7, 5])
@@ -837,7 +835,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import xarray as xr
         >>> ds = xr.Dataset({"t2m": ("time", np.arange(1000.0))})
         >>> samples = ds.xloader.window(time=1)
         >>> samples.sample(3, seed=1).positions([0, 1, 2])["time"].values.tolist()
@@ -897,7 +894,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import xarray as xr
         >>> sst = [[280.0, 281.0], [np.nan, 282.0], [np.nan, np.nan]]
         >>> samples = xr.Dataset({"sst": (("time", "x"), sst)}).xloader.window(time=2, stride=1)
         >>> mask = samples.is_valid("sst", at_least=0.75)
@@ -1067,7 +1063,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import xarray as xr
         >>> rain = xr.DataArray([0.0, 0.0, 3.0, 1.0, 0.0, 8.0], dims="time", name="rain")
         >>> samples = rain.to_dataset().xloader.window(time=2)
         >>> scores = samples.score(lambda batch: batch.rain.max(axis=1))
@@ -1152,7 +1147,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import xarray as xr
         >>> ds = xr.Dataset({"rain": ("time", np.arange(4.0))})
         >>> samples = ds.xloader.window(time=1).weighted([0, 1, 1, 2], num_samples=8)
         >>> loader = samples.loader(batch_size=8, output="numpy")
@@ -1195,7 +1189,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import xarray as xr
         >>> ds = xr.Dataset({"red": (("scene", "y", "x"), np.zeros((4, 100, 100), "f4"))})
         >>> samples = ds.xloader.window(scene=1, y=32, x=32, stride=1)
         >>> patches = samples.random(8, per="scene")
@@ -1321,7 +1314,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import xarray as xr
         >>> ds = xr.Dataset({"t2m": (("time", "lat"), np.arange(30.0).reshape(6, 5))})
         >>> samples = ds.xloader.window(time=2)
         >>> south, north = (samples.slab("lat", rank, 2) for rank in range(2))
@@ -1540,7 +1532,6 @@ class Samples(RecordedMethods):
 
         Examples
         --------
-        >>> import numpy as np
         >>> series = xr.Dataset({"sst": ("time", np.arange(6.0))}, {"time": np.arange(6) * 10})
         >>> samples = series.xloader.window(time=2)
         >>> samples.to_xarray(1)["time"].values.tolist()
@@ -1656,12 +1647,12 @@ class Samples(RecordedMethods):
             ``"64GiB/node"``. By default what all data need, at most half of the share, less for
             further loaders.
         output : {"torch", "numpy", "jax", "cupy"}
-            What batches hold: tensors, or arrays of NumPy, of JAX on the CPU, or of CuPy.
+            What batches hold: tensors, or arrays of NumPy, JAX (on the CPU) or CuPy.
         device : torch.device, str or OnDevice, optional
-            Where batches are copied while the one before is used, such as ``"cuda"``. An
-            :class:`~xloader.OnDevice` says more.
+            Where batches are copied while the one before is used, such as ``"cuda"``; see
+            :class:`OnDevice`.
         collate_fn : callable, optional
-            Makes the delivered value from a list of samples, each a tuple of arrays, as in PyTorch.
+            Makes the delivered value from a list of samples, each a tuple of arrays.
         world : World, optional
             Rank and number of ranks; by default those of ``torch.distributed``, ``RANK`` and
             ``WORLD_SIZE``, or a SLURM step, at first use.
@@ -1674,7 +1665,7 @@ class Samples(RecordedMethods):
         processes : int, default 0
             Worker processes, at most 1024, that call slow functions of Python.
         prefetch : int, default 2
-            Batches made ahead; more if they are small.
+            Batches made ahead; more small ones.
         on_error : {"raise", "skip"}
             What to do about a chunk that cannot be read: raise, or replace the rows that need it by
             others, flagged by ``batch.is_padding``.
@@ -1692,7 +1683,7 @@ class Samples(RecordedMethods):
         Raises
         ------
         MemoryBudgetError
-            If the memory is too small; the error gives the minimum that is enough.
+            If the memory is too small; the error gives the minimum.
         EmptySamplesError
             If there are fewer samples than ranks.
         RanksError
@@ -1702,7 +1693,14 @@ class Samples(RecordedMethods):
         ForkError
             In a process forked from one that used the GPU.
         MissingDependencyError
-            If the library of ``output`` is not installed.
+            If the library of ``output`` is missing.
+
+        Examples
+        --------
+        >>> ds = xr.Dataset({"t2m": ("time", np.arange(6.0))})
+        >>> loader = ds.xloader.window(time=2).loader(batch_size=2, output="numpy")
+        >>> [batch.t2m.shape for batch in loader]
+        [(2, 2), (1, 2)]
         """
         from xloader.samples import loader_verbs
 
