@@ -60,6 +60,9 @@ _HOLDER_CORES = 0.5
 """Cores that the process uses. If it uses fewer, there is no thread that computes with the lock
 most of the time: something else is waited for, such as memory that was swapped out."""
 
+_COMPUTING_SHARE = 0.75
+"""Share of their time at work for which threads compute, or wait for a core to do so."""
+
 _TAKEN_SHARE = 0.3
 """Share of their time at work for which threads wait for a core that others take."""
 
@@ -157,7 +160,7 @@ class EpochEffort:
         """Whether threads that compute wait for cores that this process does not use: others do."""
         cpu_share = self._share_of_work(sum(t.cpu_seconds for t in self.tally.work.values()))
         # Threads that sleep may seem to wait for a core, as each wakes late.
-        is_computing = cpu_share + self.core_wait_share >= _BUSY_SHARE
+        is_computing = cpu_share + self.core_wait_share >= _COMPUTING_SHARE
         return is_computing and self.has_free_cores and self.core_wait_share >= _TAKEN_SHARE
 
     def _share_of_work(self, seconds: float) -> float:
