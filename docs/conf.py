@@ -100,8 +100,10 @@ html_theme_options = {
 
 
 def copy_notebooks(_app: Sphinx) -> None:
-    """Put the notebooks beside their list, as pages of the site."""
+    """Make the notebooks pages of the site, in a folder that holds nothing else."""
     docs = Path(__file__).parent
+    shutil.rmtree(docs / "notebooks", ignore_errors=True)
+    (docs / "notebooks").mkdir()
     for path in (docs.parent / "notebooks").glob("*.ipynb"):
         shutil.copy2(path, docs / "notebooks")
 
