@@ -30,7 +30,9 @@ def run(path: Path) -> None:
         resources={"metadata": {"path": str(path.parent)}},
     )
     client.execute()
-    notebook.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+    # What the page tells about itself.
+    about = {"myst": notebook.metadata.get("myst", {})}
+    notebook.metadata = about | {"kernelspec": KERNEL, "language_info": {"name": "python"}}
     for number, cell in enumerate(notebook.cells):
         # Ids by place, so that a new run changes no more than the outputs.
         cell.id = f"cell-{number:02d}"

@@ -387,6 +387,20 @@ def test_reads_that_hang_leave_their_memory_to_python(tmp_path: Path) -> None:
 
 
 @NEEDS_LIBRARY
+def test_a_batch_does_not_wait_for_chunks_of_later_ones(tmp_path: Path) -> None:
+    """Where one thread decodes what many read ahead, a batch is opened next."""
+    samples = xloader.open(chunks_of_two(tmp_path, 1200, 1000)).window(time=1)
+    options: dict[str, Any] = {"shuffle": False, "threads": 1, "memory": "40MB", "output": "numpy"}
+    with samples.loader(batch_size=2, **options) as loader, pretend_disk(1.0), pretend_codec(100.0):
+        batches = iter(loader)
+        for _ in range(100):
+            next(batches)
+        assert run_of(loader)._executor.figures()[0].num_loading > 8
+        # Of those that are read, all but a few wait for a core.
+        assert loader.report().num_reads < 300
+
+
+@NEEDS_LIBRARY
 def test_a_transform_may_close_the_loader(tmp_path: Path) -> None:
     """Native threads still decode into the memory then."""
     path, called = write(tmp_path), []

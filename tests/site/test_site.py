@@ -57,7 +57,7 @@ def test_a_page_describes_itself(name):
     assert 40 <= len(told["content"]) <= 180
 
 
-INSIDE = ("cohort", "pace", "tile", "tiles", "stream", "streams", "spread", "tray", "regions")
+INSIDE = ("cohort", "pace", "tile", "tiles", "stream", "streams", "spread", "tray")
 
 
 @pytest.mark.parametrize("name", [n for n in BUDGETS["users"] if n.startswith(("start", "guides"))])

@@ -61,6 +61,9 @@ enum { NOTHING_YET = -1, IS_OVER = -2, NO_MEMORY = -3, EVERY_CHUNK = -1, WRONG =
 #define OWN_USAGE RUSAGE_SELF
 #endif
 
+/* The turn of a thread that opens a batch, before those that load. */
+enum { OPENS = -1 };
+
 /* States of a worker's read. */
 enum { NO_READ = 0, READING = 1, GIVEN_UP = 2 };
 
@@ -165,6 +168,14 @@ typedef struct {
     int64_t kind, number, part, num, waited_ns;
 } Told;
 
+/* A thread that waits for a core. What has the least `turn` is needed first. */
+typedef struct CoreWaiter {
+    int64_t turn;
+    int has_core;
+    pthread_cond_t core;
+    struct CoreWaiter *next;
+} CoreWaiter;
+
 typedef struct Run Run;
 
 typedef struct {
@@ -209,7 +220,7 @@ struct Run {
     Options options;
 
     pthread_mutex_t lock;
-    pthread_cond_t work, ready, foreign, core, scratch, has_ended;
+    pthread_cond_t work, ready, foreign, scratch, has_ended;
     /* Threads of Python that have nothing to do, and that load. */
     int64_t num_idle_hands, num_loading_hands;
 
@@ -237,6 +248,7 @@ struct Run {
     ChunkReader *decoders[MOST_READERS];
     int64_t num_decoders, num_idle_decoders;
     _Atomic int64_t cores_left, num_core_waiters;
+    CoreWaiter *core_waiters;
 
     Worker **workers;
     int64_t num_workers, num_running, num_stuck, num_waiting, is_awaited, since_ns;
@@ -632,19 +644,44 @@ static int pop_loads(Run *run, Told *told) {
     return 1;
 }
 
-static void take_core(Run *run) {
-    for (;;) {
-        int64_t left = run->cores_left;
-        while (left > 0)
-            if (atomic_compare_exchange_weak(&run->cores_left, &left, left - 1))
-                return;
-        pthread_mutex_lock(&run->lock);
-        run->num_core_waiters++;
-        if (run->cores_left <= 0)
-            pthread_cond_wait(&run->core, &run->lock);
-        run->num_core_waiters--;
-        pthread_mutex_unlock(&run->lock);
+static int try_core(Run *run) {
+    int64_t left = run->cores_left;
+    while (left > 0)
+        if (atomic_compare_exchange_weak(&run->cores_left, &left, left - 1))
+            return 1;
+    return 0;
+}
+
+/* Gives cores to those whose turn it is. The lock must be held. */
+static void hand_out_cores(Run *run) {
+    while (run->core_waiters && try_core(run)) {
+        CoreWaiter *next = run->core_waiters;
+        run->core_waiters = next->next;
+        next->has_core = 1;
+        pthread_cond_signal(&next->core);
     }
+}
+
+/* Waits for a core. Of many that have read ahead, the one goes on that is needed first: else a batch would
+   wait for chunks of much later ones. */
+static void take_core(Run *run, int64_t turn) {
+    if (!run->num_core_waiters && try_core(run))
+        return;
+    CoreWaiter own = {.turn = turn};
+    pthread_cond_init(&own.core, NULL);
+    pthread_mutex_lock(&run->lock);
+    run->num_core_waiters++;
+    CoreWaiter **place = &run->core_waiters;
+    while (*place && (*place)->turn <= turn)
+        place = &(*place)->next;
+    own.next = *place;
+    *place = &own;
+    hand_out_cores(run);
+    while (!own.has_core)
+        pthread_cond_wait(&own.core, &run->lock);
+    run->num_core_waiters--;
+    pthread_mutex_unlock(&run->lock);
+    pthread_cond_destroy(&own.core);
 }
 
 static void give_core(Run *run) {
@@ -652,7 +689,7 @@ static void give_core(Run *run) {
     if (!run->num_core_waiters)
         return;
     pthread_mutex_lock(&run->lock);
-    pthread_cond_signal(&run->core);
+    hand_out_cores(run);
     pthread_mutex_unlock(&run->lock);
 }
 
@@ -691,7 +728,7 @@ static int64_t load_chunks(
             return -1;
         const int64_t read_ns = now();
         num_waits += has_waited(switches, read_ns - begin_ns);
-        take_core(run);
+        take_core(run, load->number);
         const int64_t core_ns = now();
         const int is_there = size >= 0 && decode_chunk(reader, &chunk);
         worker->read_ns += read_ns - begin_ns;
@@ -867,7 +904,7 @@ static void do_decode(Run *run, Worker *worker) {
     if (run->num_waiting && can_decode(run))
         pthread_cond_signal(&run->work);
     pthread_mutex_unlock(&run->lock);
-    take_core(run);
+    take_core(run, bundle->chunks[first].load->number);
     const int64_t num_failed = decode_bundle(run, worker, bundle, first, end);
     give_core(run);
     pthread_mutex_lock(&run->lock);
@@ -898,7 +935,7 @@ static void do_open(Run *run, Worker *worker) {
     weigh(run);
     want_segment(run);
     pthread_mutex_unlock(&run->lock);
-    take_core(run);
+    take_core(run, OPENS);
     const int64_t begin_ns = now();
     open_batch(run, worker, segment, at);
     worker->copy_ns += now() - begin_ns;
@@ -993,8 +1030,8 @@ EXPORT int64_t xloader_begin_run(
     pthread_condattr_setclock(&attributes, WAIT_CLOCK);
 #endif
     pthread_cond_t *conditions[] = {
-        &run->work, &run->ready, &run->foreign, &run->core, &run->scratch, &run->has_ended};
-    for (int i = 0; i < 6; i++)
+        &run->work, &run->ready, &run->foreign, &run->scratch, &run->has_ended};
+    for (int i = 0; i < 5; i++)
         pthread_cond_init(conditions[i], &attributes);
     pthread_condattr_destroy(&attributes);
     run->since_ns = now();
@@ -1646,8 +1683,8 @@ EXPORT int64_t xloader_drop_run(int64_t address) {
     drop_queue(&run->chunks);
     drop_queue(&run->finishes);
     pthread_cond_t *conditions[] = {
-        &run->work, &run->ready, &run->foreign, &run->core, &run->scratch, &run->has_ended};
-    for (int i = 0; i < 6; i++)
+        &run->work, &run->ready, &run->foreign, &run->scratch, &run->has_ended};
+    for (int i = 0; i < 5; i++)
         pthread_cond_destroy(conditions[i]);
     pthread_mutex_destroy(&run->lock);
     free(run->pages);

@@ -55,17 +55,17 @@ def advise(effort: EpochEffort) -> str:
     stage = effort.bottleneck
     if not effort.seconds or not effort.delivered_nbytes:
         return "Nothing has been delivered yet."
-    if stage == "unclear" and effort.is_disturbed and not too_short(effort.seconds):
-        share = f"{effort.core_wait_share:.0%} of their time at work"
-        return (
-            f"Hard to tell: threads waited {share} for a core, while this process had cores left. "
-            "Other programs seem to use them."
-        )
     if stage == "unclear":
-        return too_short(effort.seconds) or (
-            f"Hard to tell: {effort.awaited_threads:.1f} of {effort.num_threads} threads worked "
-            "while the training loop waited. A longer epoch, on cores to itself, tells more."
+        why = (
+            f"{effort.awaited_threads:.1f} of {effort.num_threads} threads worked while the "
+            "training loop waited. A longer epoch, on cores to itself, tells more."
         )
+        if effort.is_disturbed:
+            why = (
+                f"threads waited {effort.core_wait_share:.0%} of their time at work for a core, "
+                "while this process had cores left. Other programs seem to use them."
+            )
+        return too_short(effort.seconds) or f"Hard to tell: {why}"
     if stage == "consumer":
         return _of_consumer(effort)
     tally = effort.tally

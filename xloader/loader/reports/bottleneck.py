@@ -60,6 +60,9 @@ _HOLDER_CORES = 0.5
 """Cores that the process uses. If it uses fewer, there is no thread that computes with the lock
 most of the time: something else is waited for, such as memory that was swapped out."""
 
+_COMPUTING_SHARE = 0.75
+"""Share of their time at work for which threads compute, or wait for a core to do so."""
+
 _TAKEN_SHARE = 0.3
 """Share of their time at work for which threads wait for a core that others take."""
 
@@ -134,8 +137,7 @@ class EpochEffort:
     @property
     def lock_share(self) -> float:
         """Share of the threads' time at work in which they waited for Python's lock."""
-        seconds = sum(time.seconds for time in self.tally.work.values())
-        return self.lock_wait_seconds / max(seconds, 1e-9)
+        return self._share_of_work(self.lock_wait_seconds)
 
     @property
     def is_locked(self) -> bool:
@@ -151,14 +153,18 @@ class EpochEffort:
     @property
     def core_wait_share(self) -> float:
         """Share of the threads' time at work in which they waited for a core."""
-        seconds = sum(time.seconds for time in self.tally.work.values())
-        return self.core_wait_seconds / max(seconds, 1e-9)
+        return self._share_of_work(self.core_wait_seconds)
 
     @property
     def is_disturbed(self) -> bool:
         """Whether threads that compute wait for cores that this process does not use: others do."""
-        is_computing = self.busiest_stage in ("decode", "gather")
+        cpu_share = self._share_of_work(sum(t.cpu_seconds for t in self.tally.work.values()))
+        # Threads that sleep may seem to wait for a core, as each wakes late.
+        is_computing = cpu_share + self.core_wait_share >= _COMPUTING_SHARE
         return is_computing and self.has_free_cores and self.core_wait_share >= _TAKEN_SHARE
+
+    def _share_of_work(self, seconds: float) -> float:
+        return seconds / max(sum(time.seconds for time in self.tally.work.values()), 1e-9)
 
     @property
     def _busy_cores(self) -> float:
