@@ -263,7 +263,7 @@ def test_a_slot_that_is_used_again_too_early_is_noticed(use_device: UseDevice) -
     def is_noticed() -> bool:
         use_device(HastyHardware(50, 2))
         with make_loader(prefetch=2) as loader:
-            return not all([is_right(batch) for batch in loader])
+            return not all(map(is_right, loader))
 
     # A worker process may write into a slot later than the late copy reads it.
     assert any(is_noticed() for _ in range(20))

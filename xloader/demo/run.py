@@ -153,7 +153,7 @@ def _print_table(result: DemoResult) -> None:
         rows.append((name, *figures, f"{second:.1f} s"))
     print(f"\n{align_columns(rows)}")
     plain, ours = (result.seconds_to_same_loss[name] for name in (_PLAIN, _OURS))
-    print(f"\nWith xloader, the training came to that loss {plain / max(ours, 0.1):.0f} times sooner.")
+    print(f"\nWith xloader, training came to that loss {plain / max(ours, 0.1):.0f} times sooner.")
 
 
 def draw_courses(result: DemoResult) -> None:
