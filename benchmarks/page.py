@@ -7,6 +7,7 @@ import datetime as dt
 import io
 import os
 import platform
+import subprocess
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -95,13 +96,16 @@ def to_csv(text: str) -> str:
 
 
 def describe_run(command: str, seconds: float) -> str:
-    """Describe the run: command, duration, date, machine and versions."""
+    """Describe the run: command, date, commit, duration, machine and versions."""
     nbytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     machine = f"{count_cores()} cores of {_processor()}, {nbytes / 1e9:.0f} GB of memory"
     libraries = ", ".join(f"{name} {_version_of(name)}" for name in _LIBRARIES)
     today = dt.date.today()
+    call = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(call, capture_output=True, text=True).stdout.strip() or "unknown"
+    duration = f"{seconds / 60:.1f} minutes"
     return (
-        f"`{command}` on {today:%-d %B %Y}, {seconds / 60:.1f} minutes. The machine: {machine}, "
+        f"`{command}` on {today:%-d %B %Y}, commit {commit}, {duration}. The machine: {machine}, "
         f"{platform.system()}, Python {platform.python_version()}; {libraries}."
     )
 

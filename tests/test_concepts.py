@@ -74,7 +74,7 @@ def test_every_drawing_is_shown_in_both_themes_and_described():
 def test_the_readme_shows_drawings_that_are_kept():
     text = (DOCS.parent / "README.md").read_text("utf-8")
     named = re.findall(r'(?:src|srcset)="([^"]+)"', text)
-    assert len(named) == 2
+    assert len(named) == 3
     assert [name for name in named if not (DOCS.parent / name).is_file()] == []
 
 
