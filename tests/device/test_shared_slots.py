@@ -259,10 +259,14 @@ def test_the_latest_copies_are_whole(prefetch: int, use_device: UseDevice) -> No
 
 def test_a_slot_that_is_used_again_too_early_is_noticed(use_device: UseDevice) -> None:
     """The same check fails if nothing waits for a copy before its slot is granted again."""
-    use_device(HastyHardware(50, 2))
-    with make_loader(prefetch=2) as loader:
-        found = [is_right(batch) for batch in loader]
-    assert not all(found)
+
+    def is_noticed() -> bool:
+        use_device(HastyHardware(50, 2))
+        with make_loader(prefetch=2) as loader:
+            return not all(map(is_right, loader))
+
+    # A worker process may write into a slot later than the late copy reads it.
+    assert any(is_noticed() for _ in range(20))
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

@@ -57,7 +57,8 @@ class SchedulerPlace:
     def remove(self, client: Any, world_size: int) -> None:
         """Remove the variables of all ranks."""
         for rank in range(world_size):
-            for variable in self._variables(rank, client):
+            # An attempt that has just begun sets the owner, and then looks for the state.
+            for variable in reversed(self._variables(rank, client)):
                 variable.delete()
 
     def claim(self, rank: int) -> SchedulerClaim:
@@ -98,7 +99,11 @@ class SchedulerClaim:
 
     def load(self) -> bytes | None:
         """The pickle that was saved last."""
-        return self.state.get(timeout=_SECONDS) or None
+        try:
+            return self.state.get(timeout=_SECONDS) or None
+        except TimeoutError as error:
+            self.owner.delete()
+            raise _superseded(self.rank, "its job has ended") from error
 
     def save(self, data: bytes) -> None:
         """Keep a pickle, in place of the last one."""
