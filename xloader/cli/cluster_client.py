@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Final
 
 from xloader.cli.option_texts import option
-from xloader.core.messages import extra_remedy
 from xloader.errors import ClusterError, MissingDependencyError, OptionError
 
 _SECONDS: Final = 8.0
@@ -44,7 +43,7 @@ def cluster_client(scheduler: str | None) -> Iterator[dict[str, Any]]:
     except ImportError as error:
         raise MissingDependencyError(
             "a dask cluster needs the library distributed, which is not installed",
-            remedy=f"{extra_remedy('dask')}, or leave --scheduler out",
+            remedy="run pip install '.[dask]' in a clone of xloader, or leave --scheduler out",
         ) from error
     address = _address_of(scheduler)
     try:
