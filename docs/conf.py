@@ -71,6 +71,7 @@ linkcheck_workers = 4
 # What a prompt precedes is copied, and without it.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+copybutton_line_continuation_character = "\\"
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"xloader {release}"
@@ -89,6 +90,8 @@ html_theme_options = {
     "github_url": "https://github.com/xloader/xloader",
     "logo": {"text": f"xloader {release}"},
     "navbar_align": "left",
+    # A section has no page of its own that a line of parents could name.
+    "article_header_start": [],
     "navigation_depth": 2,
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc", "edit-this-page"],

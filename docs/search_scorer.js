@@ -1,6 +1,6 @@
-/* The order of the results of a search: of equal pages the first for newcomers come first, guides
- * come before the pages of single names, and pages on how xloader is built, and records of what was
- * measured and changed, come last. */
+/* The order of the results of a search: of equal pages the first for newcomers come first, then
+ * guides. Guides come before the pages of single names. Pages on how xloader is built, and records
+ * of what was measured and changed, come last. */
 var FIRST_PAGES = ["start/install", "start/first_training"];
 var LAST_PAGES = ["benchmarks", "changelog", "contributing", "design", "shuffle"];
 
@@ -9,7 +9,7 @@ var Scorer = {
     if (FIRST_PAGES.includes(page)) return score + 1;
     if (LAST_PAGES.includes(page)) return score - 100;
     if (page.startsWith("reference/names/")) return score - 10;
-    return score;
+    return page.startsWith("guides/") ? score + 0.5 : score;
   },
 
   // The rest is as in Sphinx, which takes all of a scorer or nothing.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import posixpath
 import re
 from collections.abc import Iterator
 from typing import Any
 
+from bs4 import BeautifulSoup
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.util.inspect import safe_getattr
@@ -39,6 +41,9 @@ INTERNAL = {
     "ChunkSampler": ("num_replicas", "num_samples", "rank", "steps", "total_size"),
 }
 """Members that other parts of the library use."""
+
+NAMES = "reference/names/"
+"""Where the pages of names lie."""
 
 SECTION = re.compile(r"^(\w[\w ]+)\n-{3,}\n", re.MULTILINE)
 FIELD = re.compile(r"^(\S[^\n]*?)(?: : ([^\n]*))?\n((?:(?: {4}[^\n]*)?\n)+)", re.MULTILINE)
@@ -192,6 +197,28 @@ def fill_pages(app: Sphinx, config: Config) -> None:
     config.autosummary_context = {"pages": pages}
 
 
+def shorten_sidebar(
+    _app: Sphinx, page: str, _template: str, context: dict[str, Any], _tree: Any
+) -> None:
+    """Leave the pages of names out of the list beside a page: the index has them by purpose."""
+    if not page.startswith("reference/"):
+        return
+    make = context["generate_toctree_html"]
+
+    def without_names(kind: str, *args: Any, **options: Any) -> BeautifulSoup:
+        # The theme keeps what it has made for other pages.
+        soup = BeautifulSoup(str(make(kind, *args, **options)), "html.parser")
+        for item in soup("li"):
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(page), item.a["href"]))
+            if target.startswith(NAMES):
+                item.decompose()
+            elif page.startswith(NAMES) and target == "reference/api.html":
+                item["class"] = [*item.get("class", []), "current", "active"]
+        return soup
+
+    context["generate_toctree_html"] = without_names
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.setup_extension("sphinx.ext.autodoc")
     app.setup_extension("sphinx.ext.napoleon")
@@ -200,5 +227,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-signature", clean_signature)
     # Before napoleon, which reads the sections.
     app.connect("autodoc-process-docstring", clean_text, priority=400)
+    # After the theme.
+    app.connect("html-page-context", shorten_sidebar, priority=900)
     app.config.napoleon_custom_sections = [("Advanced", "params_style")]
     return {"version": "2", "parallel_read_safe": True, "parallel_write_safe": True}

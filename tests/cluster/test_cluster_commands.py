@@ -92,7 +92,7 @@ def test_without_distributed(store: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "distributed", None)
     found = run("stats", store, "--scheduler", "tcp://127.0.0.1:1")
     assert found.exit_code == 2
-    assert "pip install 'xloader[dask]'" in found.output
+    assert "pip install '.[dask]'" in found.output
 
 
 def test_a_cluster_only_measures(store: Path) -> None:

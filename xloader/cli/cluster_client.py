@@ -43,7 +43,7 @@ def cluster_client(scheduler: str | None) -> Iterator[dict[str, Any]]:
     except ImportError as error:
         raise MissingDependencyError(
             "a dask cluster needs the library distributed, which is not installed",
-            remedy="pip install 'xloader[dask]', or leave --scheduler out",
+            remedy="run pip install '.[dask]' in a clone of xloader, or leave --scheduler out",
         ) from error
     address = _address_of(scheduler)
     try:
