@@ -26,7 +26,7 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	@$(BIN)/python -m tests.versions
-	$(TEST_ENV) $(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n 3 --dist worksteal --ignore=tests/site $(ARGS)
 
 # The native threads without Python, under the sanitizers of the C compiler.
 sanitize: $(VENV)/.dev

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -146,12 +148,15 @@ def test_a_course_says_when_a_loss_was_reached():
     assert course.seconds_to(1.0) == np.inf
 
 
-def test_the_whole_demo_on_a_small_world(tmp_path, capfd):
+def test_the_whole_demo_on_a_small_world(tmp_path, capfd, monkeypatch):
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
     pytest.importorskip("tqdm")
     from xloader.demo.run import run_demo
 
+    # Each step takes 10 ms, on any machine.
+    ticks = SimpleNamespace(perf_counter=(0.01 * n for n in count()).__next__)
+    monkeypatch.setattr("xloader.demo.training.time", ticks)
     picture = tmp_path / "new" / "demo.png"
     result = run_demo(spec=SPEC, cache=tmp_path / "cache", picture=picture, seconds=1.5)
     check(to_json(result), SHAPES["demo"])
@@ -162,8 +167,8 @@ def test_the_whole_demo_on_a_small_world(tmp_path, capfd):
         assert course.seconds[-1] >= 1.5
         assert course.losses[0] == plain.losses[0]
     assert ours.losses[-1] < 0.7 * ours.losses[0]
-    assert [*result.reads_per_chunk.values()] == pytest.approx([61, 1, 1], abs=0.3)
-    assert max(result.seconds_to_same_loss.values()) < 5
+    assert [*result.reads_per_chunk.values()] == pytest.approx([36, 1, 1], abs=0.5)
+    assert max(result.seconds_to_same_loss.values()) <= 1.51
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     printed, bars = capfd.readouterr()
     assert "\r" not in printed + bars

@@ -88,6 +88,7 @@ def test_threads_that_neither_compute_nor_wait_for_a_core_wait_for_the_lock() ->
         ("just long enough", {"own": (5.0, 3.5, 0.0), "load": (15.0, 10.5, 0.0)}, "lock"),
         ("not long enough", {"own": (5.0, 3.6, 0.0), "load": (15.0, 10.6, 0.0)}, "decode"),
         ("for a core that others take", {"own": (5.0, 3, 2), "load": (15.0, 9, 6)}, "unclear"),
+        ("sleeping, and waking late", {"own": (5.0, 3.5, 1.5), "load": (15.0, 3, 6)}, "decode"),
         ("for a core now and then", {"own": (5.0, 3, 1), "load": (15.0, 11, 4)}, "decode"),
         ("for both", {"own": (5.0, 2.0, 1.0), "load": (15.0, 6.0, 3.0)}, "lock"),
         ("for a disk", {"own": (5.0, 5.0, 0.0)}, "decode"),
@@ -146,7 +147,7 @@ def test_many_small_chunks() -> None:
     small = locked(chunk=64 << 10, counts={"num_reads": 20_000})
     assert advise(small) == (
         "Lock-bound: waiting for Python's lock takes 40% of the threads' time at work. "
-        "More threads would not help; larger chunks than 64.0 KiB (2,000 are read a second) or "
+        "More threads would not help; larger chunks than 64.0 KiB (2,000 are read per second) or "
         "worker processes (processes=2) would."
     )
     large = "would not help; worker processes (processes=2) would."
@@ -162,7 +163,7 @@ def test_functions_that_hold_the_lock() -> None:
 
 def test_gathering() -> None:
     text = advise(effort((20.0, 12.0, 0.0), num_samples=10**7))
-    assert "; larger windows than 400 B a sample or worker processes" in text
+    assert "; larger windows than 400 B per sample or worker processes" in text
     assert "; fewer fields or worker processes" in advise(effort((20.0, 12.0, 0.0)))
 
 

@@ -123,7 +123,7 @@ ADVICE: dict[str, tuple[EpochEffort, str, str]] = {
         effort(replace(busy(fetch=14.0, decode=4.0), num_requests=2000)),
         "fetch",
         (
-            "Storage-bound: waiting for the store takes 70% of the threads' time, 7.00 ms a "
+            "Storage-bound: waiting for the store takes 70% of the threads' time, 7.00 ms per "
             "request. More threads would wait at the same time: raise threads=."
         ),
     ),
@@ -149,7 +149,7 @@ ADVICE: dict[str, tuple[EpochEffort, str, str]] = {
     "gathering small samples": (
         effort(busy(gather=12.0), num_samples=10**7),
         "gather",
-        "larger windows than 400 B a sample",
+        "larger windows than 400 B per sample",
     ),
     "finding rows, which is to gather": (
         effort(busy(decode=6.0, gather=4.0, walk=4.0)),
@@ -254,7 +254,7 @@ def test_too_little_memory_comes_before_all_else(stage: str) -> None:
 def test_chunks_that_leave_threads_without_work() -> None:
     large = effort(busy(decode=15.0), chunk=200 * MIB, num_asked=8)
     assert (
-        'Chunks too large: at 200.0 MiB a chunk, memory="512.0MiB" lets 2 of 8 threads work. '
+        'Chunks too large: at 200.0 MiB per chunk, memory="512.0MiB" lets 2 of 8 threads work. '
         'With smaller chunks, or memory="25600MiB", all could work.'
     ) in advise(large)
     # Not rounded to 25.1 GiB, in which seven of them would fit.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import posixpath
 import re
 from collections.abc import Iterator
+from pkgutil import resolve_name
 from typing import Any
 
 from bs4 import BeautifulSoup
@@ -17,16 +17,13 @@ from sphinx.util.inspect import safe_getattr
 MADE_BY_XLOADER = {
     "Advice",
     "Batch",
-    "Coverage",
     "Explanation",
     "Loader",
     "Materialized",
     "Mosaic",
-    "PlanComparison",
     "Report",
     "Rng",
     "Samples",
-    "Split",
 }
 """Classes that users do not call: how they are made is no part of the reference."""
 
@@ -53,20 +50,6 @@ def sections_of(docstring: str) -> dict[str, str]:
     """Return the parts of a numpydoc text by title; what comes first is called ``""``."""
     first, *rest = SECTION.split(docstring)
     return {"": first, **dict(zip(rest[::2], rest[1::2], strict=True))}
-
-
-def resolve(fullname: str) -> Any:
-    """Return what a full name stands for."""
-    parts = fullname.split(".")
-    for length in range(len(parts), 0, -1):
-        try:
-            value = importlib.import_module(".".join(parts[:length]))
-        except ImportError:
-            continue
-        for part in parts[length:]:
-            value = getattr(value, part)
-        return value
-    raise AttributeError(fullname)
 
 
 def first_line(value: Any) -> str:
@@ -101,7 +84,7 @@ def members_of(kind: type, pages: set[str]) -> Iterator[tuple[str, Any]]:
 
 def member_rows(fullname: str, pages: set[str]) -> Iterator[tuple[str, str]]:
     """Yield the fields of a class, and the members that are shown nowhere in full."""
-    kind = resolve(fullname)
+    kind = resolve_name(fullname)
     fields = [*field_rows(kind)] if kind.__name__ in MADE_BY_XLOADER else []
     yield from fields
     listed = " ".join(names for names, _ in fields)
@@ -127,14 +110,14 @@ def call_of(kind: type, name: str) -> str:
 
 def function_rows(fullname: str) -> list[tuple[str, str]]:
     """Return the functions of a module with the first line of each."""
-    module = resolve(fullname)
+    module = resolve_name(fullname)
     names = {name: getattr(module, name) for name in module.__all__}
     return [(f"``{name}{inspect.signature(fn)}``", first_line(fn)) for name, fn in names.items()]
 
 
 def summary_of(fullname: str) -> str:
     """Return the first line of a docstring as plain text."""
-    text = (inspect.getdoc(resolve(fullname)) or "").partition("\n")[0]
+    text = (inspect.getdoc(resolve_name(fullname)) or "").partition("\n")[0]
     return re.sub(r":\w+:`~?([^`]*)`", r"\1", text).replace("`", "")
 
 
@@ -183,7 +166,7 @@ def fill_pages(app: Sphinx, config: Config) -> None:
     names = names_of(app.srcdir.joinpath("reference", "api.md").read_text("utf-8"))
     pages = {}
     for name in names:
-        value, rows = resolve(name), []
+        value, rows = resolve_name(name), []
         if inspect.isclass(value):
             rows = [*member_rows(name, {*names})]
         elif inspect.ismodule(value):

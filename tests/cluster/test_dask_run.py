@@ -436,6 +436,14 @@ def test_an_older_attempt_gives_up_its_rank_on_the_scheduler(
         time.sleep(0.01)
     with pytest.raises(ClusterError, match="its job has ended"):
         new.save(b"newer")
+    with pytest.raises(ClusterError, match="its job has ended"):
+        place.claim(3)
+    # As an attempt that had read its number before the job ended.
+    new.owner.set(2)
+    with pytest.raises(ClusterError, match="its job has ended"):
+        new.load()
+    while client.run_on_scheduler(names_of_variables):
+        time.sleep(0.01)
 
 
 def names_of_variables(dask_scheduler: Any) -> list[str]:

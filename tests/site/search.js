@@ -9,7 +9,6 @@ const world = vm.createContext({
   SPHINX_HIGHLIGHT_ENABLED: false,
   DOCUMENTATION_OPTIONS: {},
   document: { addEventListener() {}, getElementById: () => null, readyState: "loading" },
-  _: (words) => words,
   _ready() {},
   _: (words) => words,
 });

@@ -68,7 +68,10 @@ class SchedulerPlace:
         # It is made here, in the thread of the task, and serves other threads as well.
         client = get_client(timeout=_SECONDS)
         owner, state = self._variables(rank, client)
-        attempt = int(owner.get(timeout=_SECONDS)) + 1
+        try:
+            attempt = int(owner.get(timeout=_SECONDS)) + 1
+        except TimeoutError as error:
+            raise _superseded(rank, "its job has ended") from error
         owner.set(attempt)
         return SchedulerClaim(rank, attempt, owner, state)
 

@@ -324,7 +324,8 @@ class Samples(RecordedMethods):
             If there is no such function or coordinate.
         OptionError
             If the name is taken, a function has no name, takes no labels or returns a wrong shape,
-            several coordinates could be meant, or there are windows already.
+            several coordinates could be meant, latitudes lie beyond 90 degrees, or there are
+            windows already.
         UnsupportedDataError
             If a function returns no numbers.
         TransformError
@@ -373,7 +374,8 @@ class Samples(RecordedMethods):
             ``Y`` need labels that are months, seasons or years.
         stride : int, duration, or mapping of str to these, optional
             Elements between the starts of neighbouring windows; the window's size by default. A
-            single number holds for the dimensions whose window is longer than one element.
+            single number holds for the dimensions whose window is longer than one element; if there
+            are none, for all.
         dilation : int, duration, or mapping of str to these, default 1
             Elements from one element of a window to the next.
         gaps : {"drop", "raise", "allow"} or mapping of str to these
@@ -641,7 +643,7 @@ class Samples(RecordedMethods):
         Notes
         -----
         *Random numbers* of a sample depend on the seed, the epoch and its id alone, and on how
-        often it has occurred in the epoch.
+        often it has occurred in the epoch. Samples read outside an epoch have seed 0 and epoch 0.
 
         *Names of dimensions.* If two fields differ in the size, offsets or channels of a dimension,
         it is called ``<field>_<dim>`` in every field, such as ``inputs_channel``.
@@ -717,8 +719,8 @@ class Samples(RecordedMethods):
             How labels are looked up, as in :meth:`xarray.Dataset.sel`: equal ones, or the closest.
         tolerance : optional
             Greatest distance to the closest label, in the unit of the labels; for times a
-            timedelta, or text such as ``"1h"``.  By default, points may lie half a step beyond the
-            first and last label.
+            timedelta, or text such as ``"1h"``. By default, with ``"nearest"``, points may lie half
+            a step beyond the first and last label.
         at : {"center", "start", "end"} or mapping of str to these, default "center"
             Where in its window a point lies: at position ``size // 2``, at the first element, or at
             the last.
@@ -1127,8 +1129,8 @@ class Samples(RecordedMethods):
         Returns
         -------
         Samples
-            The same samples and ids, with weights. A later :meth:`select` keeps each sample's
-            weight.
+            The same samples and ids, with these weights in place of earlier ones. A later
+            :meth:`select` keeps each sample's weight.
 
         Raises
         ------
@@ -1356,6 +1358,11 @@ class Samples(RecordedMethods):
             If a dimension has no windows, or xarray refuses the request.
         EmptySamplesError
             If such windows exist, but none is among the samples.
+
+        Notes
+        -----
+        A window that begins before the end of a slice may reach beyond it: :meth:`split` makes
+        parts that share no elements.
 
         Examples
         --------
@@ -1663,9 +1670,10 @@ class Samples(RecordedMethods):
             Threads that load and gather, at most 4096; by default the cores of the process, divided
             among the ranks of the machine.
         processes : int, default 0
-            Worker processes, at most 1024, that call slow functions of Python.
+            Worker processes, at most 1024, that call transforms of Python and ``collate_fn``, which
+            must copy arrays that they keep.
         prefetch : int, default 2
-            Batches made ahead; more small ones.
+            Batches made ahead; more if they are small and ``memory`` holds them.
         on_error : {"raise", "skip"}
             What to do about a chunk that cannot be read: raise, or replace the rows that need it by
             others, flagged by ``batch.is_padding``.
@@ -1687,7 +1695,8 @@ class Samples(RecordedMethods):
         EmptySamplesError
             If there are fewer samples than ranks.
         RanksError
-            At first use, if ranks on other machines cannot be asked for their memory.
+            At first use without ``memory``, if not all data fit and ranks on other machines cannot
+            be asked for theirs.
         OptionError
             If an option is unknown, out of range or does not fit the ranks, samples or device.
         ForkError
@@ -1922,7 +1931,8 @@ class Samples(RecordedMethods):
         verify : bool
             Whether all objects are read back at the end.
         part : (int, int), optional
-            ``(i, n)``: only the part ``i`` of ``n``, from 0 The last one completes the store.
+            ``(i, n)``: only the part ``i`` of ``n``, from 0. The part that ends last completes the
+            store.
         dry_run : bool
             Whether to return the plan, and write nothing.
         memory, threads, progress, client : optional

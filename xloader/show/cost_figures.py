@@ -288,21 +288,13 @@ class FigureTable:
     def _card_parts(self) -> list[CardPart]:
         """Rows, drawings and tables; of several sets, each of them alone as well."""
         sets: Mapping[str, FigureTable] = getattr(self, "sets", {})
-        details = self._details()
-        return [
-            Facts(self._rows(), self._hints),
-            *self._drawings(),
-            *self._tables(),
-            *(
-                [CardSection("details", [Facts(details, self._hints)], is_open=False)]
-                if details
-                else []
-            ),
-            *(
-                CardSection(name, figures._card_parts(), is_open=False, summary="this set alone")
-                for name, figures in sets.items()
-            ),
-        ]
+        parts = [Facts(self._rows(), self._hints), *self._drawings(), *self._tables()]
+        if details := self._details():
+            parts.append(CardSection("details", [Facts(details, self._hints)], is_open=False))
+        for name, figures in sets.items():
+            alone = figures._card_parts()
+            parts.append(CardSection(name, alone, is_open=False, summary="this set alone"))
+        return parts
 
     def __str__(self) -> str:
         return self._card_of(Facts([*self._rows(), *self._details()]), *self._tables()).to_text()
@@ -350,7 +342,7 @@ class Figures(FigureTable):
         The most bytes in use at a time: an upper bound, at most ``memory``. In a report it is
         measured.
     mixing, full_mixing : float
-        Mean number of distinct regions in a global batch, and in a full shuffle.
+        Mean number of distinct places in a global batch, and in a full shuffle.
     num_dropped_windows, dropped_windows : int, dict of str to int
         Windows left out, and the same by reason: ``"gap"``, ``"end"`` (they would leave the array).
     is_exact : bool
@@ -415,12 +407,12 @@ class Figures(FigureTable):
         ]
 
     def _details(self) -> list[tuple[str, str]]:
+        if self.shares:
+            return []
         tile = " x ".join(f"{dim} {size}" for dim, size in self.tile.items())
         runs = f"runs of {self.run} tiles in {show_count(self.streams, 'stream')}, "
         runs *= self.run > 1
         visits = f", {self.visits} visits of each tile" * (self.visits > 1)
-        if self.shares:
-            return []
         return [("plan", f"tile {tile}; {runs}spread {self.spread}{visits}, lanes {self.lanes}")]
 
 

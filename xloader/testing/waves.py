@@ -101,7 +101,7 @@ def make_waves(spec: WaveSpec) -> xr.Dataset:
         },
         {
             "Conventions": "CF-1.10",
-            "title": "Moving waves on a sphere, made by `xloader demo`",
+            "title": "Moving waves on a sphere, made by xloader",
             "comment": "Synthetic: it has the look and the units of the atmosphere, no more.",
         },
     )
@@ -221,12 +221,12 @@ def store_path(cache: Path, spec: WaveSpec) -> Path:
 
 
 def ensure_store(path: Path, spec: WaveSpec) -> None:
-    """Make a store at a path, if there is none.
+    """Make a store at a path, if there is nothing.
 
     The store is written to another folder and renamed when complete. So a run that is interrupted
     leaves no incomplete store at this path, and two runs at once do not disturb each other.
     """
-    if path.is_dir():
+    if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     chunks = (min(spec.chunk_steps, spec.num_steps), spec.num_lats, spec.num_lons)

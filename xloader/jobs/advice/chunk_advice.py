@@ -45,7 +45,7 @@ class ChunkProposal:
     batch_chunks : int
         Chunks that a batch of samples from all over the data touches.
     mixing_share : float or None
-        Mixing as a share of a full shuffle's, counted on regions that are the same for all
+        Mixing as a share of a full shuffle's, counted on places that are the same for all
         proposals. ``explanation.mixing`` counts regions of the chunks themselves.
     gb_per_s : float or None
         Predicted speed: bytes of batches delivered in a second, in 10^9. See `Advice.speed`.
@@ -76,7 +76,7 @@ class ChunkProposal:
 
     @property
     def mixing(self) -> float | None:
-        """Distinct regions in a batch; None if the memory is too small."""
+        """Distinct places in a batch; None if the memory is too small."""
         return None if self.explanation is None else self.explanation.mixing
 
     @property

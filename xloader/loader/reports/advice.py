@@ -154,7 +154,7 @@ def _cause(effort: EpochEffort, stage: str) -> str:
         return f"Storage-bound: fetches take {each} each, {effort.num_fetching:.1f} at a time."
     if stage == "fetch":
         each = _show_seconds(tally.fetch_seconds / max(tally.num_requests, 1))
-        return f"Storage-bound: waiting for the store takes {share}, {each} a request."
+        return f"Storage-bound: waiting for the store takes {share}, {each} per request."
     if stage == "decode" and not effort.is_direct:
         return f"Reading through xarray takes {share}."
     doing = {"decode": "decoding takes", "gather": "gathering rows takes"}
@@ -168,7 +168,7 @@ def _smaller_chunks(effort: EpochEffort) -> str:
     needed = min(chunk, budget.in_flight_nbytes / max(effort.num_threads, 1))
     enough = show_memory(_memory_for(effort.num_asked, needed))
     return (
-        f"Chunks too large: at {show_nbytes(chunk)} a chunk, {given} "
+        f"Chunks too large: at {show_nbytes(chunk)} per chunk, {given} "
         f"lets {effort.num_threads} of {effort.num_asked} threads work. With smaller chunks, or "
         f"{enough}, all could work."
     )
@@ -206,7 +206,7 @@ def _larger_windows(effort: EpochEffort) -> str:
     """Larger windows as a remedy; empty if samples are not small."""
     each = effort.delivered_nbytes // max(effort.num_samples, 1)
     is_small = each < _SMALL_SAMPLE_NBYTES
-    return f"larger windows than {show_nbytes(each)} a sample" if is_small else ""
+    return f"larger windows than {show_nbytes(each)} per sample" if is_small else ""
 
 
 def _more_cores(effort: EpochEffort) -> str:
@@ -242,7 +242,7 @@ def _less_python(effort: EpochEffort) -> str:
         return _larger_windows(effort) or "fewer fields"
     if effort.is_direct and chunk_nbytes < _SMALL_CHUNK_NBYTES:
         num = effort.tally.num_reads / effort.seconds
-        return f"larger chunks than {show_nbytes(chunk_nbytes)} ({num:,.0f} are read a second)"
+        return f"larger chunks than {show_nbytes(chunk_nbytes)} ({num:,.0f} are read per second)"
     return ""
 
 
