@@ -391,12 +391,12 @@ def test_a_batch_does_not_wait_for_chunks_of_later_ones(tmp_path: Path) -> None:
     """Where one thread decodes what many read ahead, a batch is opened next."""
     samples = xloader.open(chunks_of_two(tmp_path, 1200, 1000)).window(time=1)
     options: dict[str, Any] = {"shuffle": False, "threads": 1, "memory": "40MB", "output": "numpy"}
-    with samples.loader(batch_size=2, **options) as loader, pretend_disk(1.0), pretend_codec(1e3):
+    with samples.loader(batch_size=2, **options) as loader, pretend_disk(10), pretend_codec(1e3):
         batches = iter(loader)
-        for _ in range(20):
+        for _ in range(60):
             next(batches)
         # Threads read 64 chunks ahead, of which all but a few wait for a core.
-        assert 50 < loader.report().num_reads < 200
+        assert loader.report().num_reads < 300
 
 
 @NEEDS_LIBRARY
