@@ -46,7 +46,7 @@ def test_every_order_has_each_sample_once(script, orders):
 def test_the_page_names_the_numbers_of_the_drawing(orders):
     page = (DOCS / "index.md").read_text("utf-8")
     shuffled, ascending, paced = orders
-    assert f"decoded {shuffled.decodes:.1f} times, a batch draws from 12" in page
+    assert f"chunks decoded {shuffled.decodes:.1f} times, a batch draws from 12" in page
     assert round(shuffled.chunks_of_a_batch) == 12
     assert "decoded once, a batch draws from 1." in page
     assert f"decoded once, a batch draws from {round(paced.chunks_of_a_batch)}." in page
