@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,43 +17,16 @@ Rows = list[tuple[str, str]]
 """Options or commands as they are written, and what they do."""
 
 
-class HelpTables(click.HelpFormatter):
-    """A formatter that keeps the tables of a help text in place of writing them.
-
-    Commands group their options themselves, so this sees the groups that ``--help`` shows.
-    """
+class HelpRows(click.HelpFormatter):
+    """A formatter that keeps the rows of a help text in place of writing them."""
 
     def __init__(self) -> None:
         # Usage that is wrapped would show the lines of a terminal.
         super().__init__(width=10_000)
-        self.tables: dict[str, Rows] = {}
-        self._title = ""
-
-    @contextmanager
-    def section(self, name: str) -> Iterator[None]:
-        self._title = name
-        yield
+        self.rows: Rows = []
 
     def write_dl(self, rows: Sequence[tuple[str, str]], *_args: Any, **_kwargs: Any) -> None:
-        self.tables.setdefault(self._title, []).extend(rows)
-
-
-@dataclass(frozen=True)
-class CommandHelp:
-    """The help of one command: its full name, and its tables of options or commands by group."""
-
-    name: str
-    tables: dict[str, Rows]
-
-
-def command_helps(command: click.Command, name: str) -> list[CommandHelp]:
-    """Return the help of a command and of the commands below it."""
-    context = click.Context(command, info_name=name, **command.context_settings)
-    formatter = HelpTables()
-    command.format_options(context, formatter)
-    below = getattr(command, "commands", {})
-    parts = [part for key in below for part in command_helps(below[key], f"{name} {key}")]
-    return [CommandHelp(name, formatter.tables), *parts]
+        self.rows.extend(rows)
 
 
 def paragraph_of(text: str) -> nodes.paragraph:
@@ -101,8 +72,12 @@ def rows_of(command: str, chosen: Sequence[str] = ()) -> Rows:
     """Return options of a command in the order asked for, or the commands of the program."""
     from xloader import cli
 
-    helps = {help_.name: help_ for help_ in command_helps(cli.main, "xloader")}
-    rows = [row for table in helps[command].tables.values() for row in table]
+    _, *below = command.split()
+    shown = cli.main.commands[below[0]] if below else cli.main
+    formatter = HelpRows()
+    context = click.Context(shown, info_name=command, **shown.context_settings)
+    shown.format_options(context, formatter)
+    rows = formatter.rows
     if not chosen:
         return [(f"{command} {name}", text) for name, text in rows if name[0] != "-"]
     named = {name.split()[0]: (name, text) for name, text in rows}

@@ -68,10 +68,7 @@ class SchedulerPlace:
         # It is made here, in the thread of the task, and serves other threads as well.
         client = get_client(timeout=_SECONDS)
         owner, state = self._variables(rank, client)
-        try:
-            attempt = int(owner.get(timeout=_SECONDS)) + 1
-        except TimeoutError as error:
-            raise _superseded(rank, "its job has ended") from error
+        attempt = int(_value_of(owner, rank)) + 1
         owner.set(attempt)
         return SchedulerClaim(rank, attempt, owner, state)
 
@@ -90,10 +87,7 @@ class SchedulerPlace:
 
 @dataclass(frozen=True, eq=False)
 class SchedulerClaim:
-    """One attempt at a rank whose checkpoints are on the scheduler.
-
-    `attempt`: number of claims before this one.
-    """
+    """One attempt at a rank, after `attempt` others, whose checkpoints are on the scheduler."""
 
     rank: int
     attempt: int
@@ -103,10 +97,10 @@ class SchedulerClaim:
     def load(self) -> bytes | None:
         """The pickle that was saved last."""
         try:
-            return self.state.get(timeout=_SECONDS) or None
-        except TimeoutError as error:
+            return _value_of(self.state, self.rank) or None
+        except ClusterError:
             self.owner.delete()
-            raise _superseded(self.rank, "its job has ended") from error
+            raise
 
     def save(self, data: bytes) -> None:
         """Keep a pickle, in place of the last one."""
@@ -117,16 +111,20 @@ class SchedulerClaim:
                 given=f"{show_nbytes(len(data))} on rank {self.rank}",
                 remedy="pass path=, a folder that all workers reach, or save to a file of your own",
             )
-        try:
-            owner = int(self.owner.get(timeout=_SECONDS))
-        except TimeoutError as error:
-            raise _superseded(self.rank, "its job has ended") from error
-        if owner != self.attempt:
+        if int(_value_of(self.owner, self.rank)) != self.attempt:
             raise _superseded(self.rank, "another worker has taken it up")
         self.state.set(data)
 
     def finish(self, data: bytes) -> None:
         """Keep nothing: the result goes to the client."""
+
+
+def _value_of(variable: Any, rank: int) -> Any:
+    """The value of a variable on the scheduler, which is removed when its job ends."""
+    try:
+        return variable.get(timeout=_SECONDS)
+    except TimeoutError as error:
+        raise _superseded(rank, "its job has ended") from error
 
 
 @dataclass(frozen=True)

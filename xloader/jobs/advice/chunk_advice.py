@@ -46,7 +46,7 @@ class ChunkProposal:
         Chunks that a batch of samples from all over the data touches.
     mixing_share : float or None
         Mixing as a share of a full shuffle's, counted on places that are the same for all
-        proposals. ``explanation.mixing`` counts regions of the chunks themselves.
+        proposals. ``explanation.mixing`` counts places of the chunks themselves.
     gb_per_s : float or None
         Predicted speed: bytes of batches delivered in a second, in 10^9. See `Advice.speed`.
     nbytes : int or None
